@@ -1,0 +1,174 @@
+"""Arguments → a command; errors → one line on one rank; outcomes → exit codes."""
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import runner
+from runner.errors import ExitCode, LaunchError, ManifestError, RunnerError
+from runner.lock import Shard
+from runner.manifest import Loaded, load
+from runner.world import World, world_from
+
+__all__ = ["main"]
+
+COMMANDS = ("run", "validate", "plan", "status")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # `python -m runner job.yaml` is short for `python -m runner run job.yaml`.
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        words.insert(0, "run")
+    options = _parser().parse_args(words)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return int(command(options))
+    except RunnerError as error:
+        if not error.is_told:
+            print(f"runner: {error}".replace("\n", "\nrunner: "), file=sys.stderr, flush=True)
+        return int(error.exit_code)
+    except BrokenPipeError:  # `runner plan job.yaml | head`
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.COMPLETE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="runner", description=runner.__doc__)
+    parser.add_argument("--version", action="version", version=f"runner {runner.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = _command(commands, "run", _run, "make the images that are missing (the default command)")
+    run.add_argument("--regenerate", action="store_true", help=_REGENERATE)
+    _add_parts(run)
+
+    _command(commands, "validate", _validate, "check the manifest alone: no GPU, no weights")
+
+    plan = _command(commands, "plan", _plan, "show tasks, batches and shards; nothing is made")
+    plan.add_argument("--world-size", type=_positive, default=1, metavar="N", help="processes")
+    plan.add_argument("--json", action="store_true", help="for machines")
+
+    status = _command(commands, "status", _status, "say how the output folder stands")
+    status.add_argument("--exit-code", action="store_true", help=_EXIT_CODE)
+    _add_parts(status)
+    return parser
+
+
+_REGENERATE = "remake or remove finished images that the manifest no longer describes"
+_EXIT_CODE = "answer with 0 complete, 3 some failed, 75 not complete, 2 refused"
+
+
+def _command(commands: Any, name: str, command: Any, words: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=words, description=words)
+    parser.set_defaults(command=command)
+    parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="a YAML file")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="instead of the manifest's")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="over the manifest's, as in parameters.height=64 (may be repeated)",
+    )
+    return parser
+
+
+def _add_parts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N images")
+    parser.add_argument(
+        "--shard", type=_shard, metavar="I/N", help="only the I-th of N equal parts (job arrays)"
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: not a whole number from 1")
+    return int(text)
+
+
+def _shard(text: str) -> Shard:
+    part, slash, parts = text.partition("/")
+    if not (slash and part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"{text}: write I/N with 1 ≤ I ≤ N, as in 3/8")
+    return int(part), int(parts)
+
+
+def _output(options: argparse.Namespace, loaded: Loaded) -> Path:
+    if options.output is not None:
+        return Path(options.output)
+    named = loaded.manifest.output.dir
+    return Path(named) if named else Path("outputs") / loaded.path.stem
+
+
+def _run(options: argparse.Namespace) -> int:
+    world = world_from()
+    try:
+        return _run_rank(options, world)
+    except RunnerError as error:
+        if isinstance(error, ManifestError | LaunchError) and world.rank != 0:
+            error.is_told = True  # every rank reads the same file: rank 0 says it
+        raise
+    except Exception as error:
+        # No barrier and no clean-up that could wait: the launcher must see this exit at once.
+        print(f"runner: rank {world.rank}: {type(error).__name__}: {error}", file=sys.stderr)
+        logging.getLogger("runner").error(traceback.format_exc())
+        sys.stderr.flush()
+        os._exit(int(ExitCode.ERROR))
+
+
+def _run_rank(options: argparse.Namespace, world: World) -> int:
+    from runner.run import run
+    from runner.start import Job
+    from runner.stop import Stop
+
+    loaded = load(options.manifest, options.set)
+    stop = Stop(loaded.manifest.stop_grace_s)
+    stop.install()
+    output = _output(options, loaded)
+    _quiet(world)
+    job = Job(loaded, output, options.limit, options.regenerate, options.shard)
+    return int(run(job, world, stop))
+
+
+def _quiet(world: World) -> None:
+    """Rank 0 speaks for all."""
+    level = logging.WARNING if world.rank == 0 else logging.ERROR
+    logging.basicConfig(level=level, format=f"runner: rank {world.rank}: %(message)s")
+    if world.rank != 0:
+        warnings.simplefilter("ignore")
+
+
+def _validate(options: argparse.Namespace) -> int:
+    from runner.plan import Plan
+
+    loaded = load(options.manifest, options.set)
+    plan = Plan(loaded.manifest, loaded.prompts)
+    print(f"{options.manifest}: good; {len(loaded.prompts)} prompts, {len(plan)} images")
+    return ExitCode.COMPLETE
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from runner.planned import show
+
+    loaded = load(options.manifest, options.set)
+    show(loaded, _output(options, loaded), options.world_size, as_json=options.json)
+    return ExitCode.COMPLETE
+
+
+def _status(options: argparse.Namespace) -> int:
+    from runner.status import status
+
+    loaded = load(options.manifest, options.set)
+    summary = status(loaded, _output(options, loaded), options.limit, options.shard)
+    print(json.dumps(summary, indent=2) if not options.exit_code else summary["sentence"])
+    return int(summary["exit_code"]) if options.exit_code else ExitCode.COMPLETE

@@ -1,0 +1,117 @@
+"""Every error that the runner tells its user about, in one line each.
+
+RunnerError                    exit 1
+├── RefusedError               exit 2: before work began
+│   ├── ManifestError          the manifest, a prompt file, --set: all problems at once
+│   ├── LaunchError            arguments, launcher variables, devices
+│   ├── ModelError             not found, gated, pickled, parameters it does not take
+│   │   └── OfflineError       not in the cache, and the hub cannot be reached
+│   ├── StrategyError          a strategy's preconditions
+│   └── FolderError            the output folder: foreign files, another job, changed images
+├── DiskError                  exit 1: no space, read-only, broken: that work stops
+└── InterruptedRunError        exit 75: ended before every image was there; run again to go on
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+__all__ = [
+    "DiskError",
+    "ExitCode",
+    "FolderError",
+    "InterruptedRunError",
+    "LaunchError",
+    "ManifestError",
+    "ModelError",
+    "OfflineError",
+    "Problem",
+    "RefusedError",
+    "RunnerError",
+    "StrategyError",
+    "refusal",
+]
+
+
+class ExitCode(IntEnum):
+    """What a process of the runner returns (torchrun itself returns 1 for any but 0)."""
+
+    COMPLETE = 0
+    ERROR = 1
+    REFUSED = 2
+    FAILED = 3
+    INCOMPLETE = 75
+
+
+class RunnerError(Exception):
+    """Something the user should read as one line, without a traceback."""
+
+    exit_code = ExitCode.ERROR
+    is_told = False  # another process of the launch has printed it
+
+
+class RefusedError(RunnerError):
+    exit_code = ExitCode.REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong in a manifest: where, and what with its remedy."""
+
+    place: str  # "manifests/job.yaml:7", "--set seed=x"
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
+
+class ManifestError(RefusedError):
+    """All that is wrong in a manifest or a prompt file, a line each."""
+
+    shown = 50
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        lines = [str(problem) for problem in self.problems[: self.shown]]
+        if len(self.problems) > self.shown:
+            lines.append(f"… and {len(self.problems) - self.shown} more problems")
+        super().__init__("\n".join(lines))
+
+
+class LaunchError(RefusedError):
+    pass
+
+
+class ModelError(RefusedError):
+    pass
+
+
+class OfflineError(ModelError):
+    pass
+
+
+class StrategyError(RefusedError):
+    pass
+
+
+class FolderError(RefusedError):
+    pass
+
+
+class DiskError(RunnerError, OSError):
+    """`DiskError(errno, "path: words")`."""
+
+    def __str__(self) -> str:
+        return f"{self.args[-1]}; free the disk or mend it, then run the same command again"
+
+
+class InterruptedRunError(RunnerError):
+    exit_code = ExitCode.INCOMPLETE
+
+
+def refusal(message: str, exit_code: int) -> RunnerError:
+    """The error of rank 0, told again on another rank: same words, same exit code."""
+    error = RunnerError(message)
+    error.exit_code = ExitCode(exit_code)
+    error.is_told = True
+    return error

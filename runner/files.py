@@ -1,0 +1,93 @@
+"""Files that are whole or absent, whatever dies while they are written."""
+
+import errno
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from runner.errors import DiskError
+
+__all__ = ["TEMPORARY", "create", "launch_of", "replace"]
+
+TEMPORARY = ".part"  # the ending of a file that is being written
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EOPNOTSUPP}
+
+
+def create(path: Path, chunks: Iterable[bytes], launch: str) -> None:
+    """Give the bytes the name `path`, whole and durable.
+
+    Raises FileExistsError where the name is taken; DiskError where the disk is full, read-only or
+    broken; OSError for anything else.
+    """
+    temporary = _write(path, chunks, launch)
+    try:
+        _link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise _told(error, path) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def replace(path: Path, chunks: Iterable[bytes], launch: str) -> None:
+    """As `create`, but over an existing file: the name holds the old bytes, then the new ones."""
+    temporary = _write(path, chunks, launch)
+    try:
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise _told(error, path) from error
+
+
+def launch_of(name: str) -> str | None:
+    """The launch that a temporary file's name tells, or None for any other file."""
+    if not (name.startswith(".") and name.endswith(TEMPORARY)):
+        return None
+    parts = name.split(".")
+    return parts[-3] if len(parts) >= 5 else None
+
+
+def _write(path: Path, chunks: Iterable[bytes], launch: str) -> Path:
+    """The bytes in a temporary file beside `path`, on the disk before this returns."""
+    temporary = path.parent / f".{path.name}.{launch}.{secrets.token_hex(4)}{TEMPORARY}"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines(chunks)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise _told(error, path) from error
+    return temporary
+
+
+def _link(temporary: Path, path: Path) -> None:
+    """Raises FileExistsError where the name is taken: `os.rename` would overwrite it."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        # A file system without hard links: only the holder of the claim may rename to the name.
+        claim = path.parent / f".{path.name}.claim"
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
+        try:
+            if os.path.lexists(path):
+                raise FileExistsError(errno.EEXIST, "exists", str(path)) from None
+            os.rename(temporary, path)
+        finally:
+            claim.unlink()
+
+
+def _told(error: OSError, path: Path) -> OSError:
+    if error.errno in DISK_ERRORS:
+        return DiskError(error.errno, f"{path}: {error.strerror}")
+    return error

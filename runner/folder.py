@@ -1,0 +1,94 @@
+"""The output folder: the one owner of every path in it."""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner import files
+from runner.errors import FolderError
+from runner.images import image_name
+from runner.manifest import OutputSpec
+
+__all__ = ["HEADER", "OutputFolder", "Scan"]
+
+HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your own manifest.\n"
+
+
+@dataclass(slots=True)
+class Scan:
+    """What lies in the folder: image names with their sizes, and temporary files."""
+
+    sizes: dict[str, int]
+    temporaries: list[Path]
+
+
+class OutputFolder:
+    """Paths of an output folder. Nothing is touched before `prepare`."""
+
+    def __init__(self, directory: Path, spec: OutputSpec) -> None:
+        self.dir = directory
+        self.images_per_folder = spec.images_per_folder
+        self.own = directory / ".runner"
+        self.journals = self.own / "journal"
+        self.locks = self.own / "locks"
+        self.logs = self.own / "logs"
+        self.manifest = directory / "manifest.yaml"
+        self.metadata = directory / "metadata.jsonl"
+        self.failures = directory / "failures.jsonl"
+        self.summary = directory / "summary.json"
+
+    def image(self, index: int) -> Path:
+        return self.dir / image_name(index, self.images_per_folder)
+
+    def was_run(self) -> bool:
+        return self.own.is_dir()
+
+    def prepare(self) -> None:
+        """Make the folder. Raises FolderError where it holds files that a run would overwrite."""
+        try:
+            self.dir.mkdir(parents=True, exist_ok=True)
+            if not self.was_run():
+                self._refuse_foreign()
+            self.own.mkdir(exist_ok=True)
+        except OSError as error:
+            raise FolderError(f"{self.dir}: {error.strerror}") from None
+        if self.own.is_symlink():
+            raise FolderError(f"{self.own}: a link; the runner's own folder must be a real one")
+
+    def _refuse_foreign(self) -> None:
+        for path in (self.manifest, self.metadata, self.failures, self.summary):
+            if os.path.lexists(path) and not self._is_ours(path):
+                raise FolderError(
+                    f"{path}: was not written by the runner and would be overwritten; use another "
+                    f"folder: --output DIR"
+                )
+
+    def _is_ours(self, path: Path) -> bool:
+        """Left after somebody removed `.runner/` alone: our manifest stands beside it."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return self.manifest.read_text(encoding="utf-8").startswith(HEADER)
+        return False
+
+    def scan(self) -> Scan:
+        """One pass over the folder, and over its image folders where it has some."""
+        found = Scan({}, [])
+        self._scan_into(found, self.dir, "")
+        return found
+
+    def _scan_into(self, found: Scan, directory: Path, prefix: str) -> None:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if files.launch_of(entry.name):
+                    found.temporaries.append(Path(entry.path))
+                elif entry.name.endswith(".png"):
+                    # Links count as they are: a link is no image of ours, wherever it leads.
+                    size = entry.stat(follow_symlinks=False).st_size
+                    found.sizes[prefix + entry.name] = -1 if entry.is_symlink() else size
+                elif (
+                    self.images_per_folder
+                    and not prefix
+                    and entry.name.isdecimal()
+                    and entry.is_dir(follow_symlinks=False)
+                ):
+                    self._scan_into(found, Path(entry.path), f"{entry.name}/")

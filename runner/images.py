@@ -1,0 +1,76 @@
+"""Index → path, pixels → PNG bytes, bytes → a file that is whole or absent."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from runner import files
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["Committed", "commit", "encode", "image_name", "read_text", "replace"]
+
+
+class Committed(NamedTuple):
+    """A finished file: its size in bytes, the CRC-32 of its bytes."""
+
+    size: int
+    crc: int
+
+
+def image_name(index: int, images_per_folder: int | None) -> str:
+    """`000012.png`, or `000000/000012.png`: never a matter of the total."""
+    name = f"{index:06d}.png"
+    return f"{index // images_per_folder:06d}/{name}" if images_per_folder else name
+
+
+def encode(pixels: "NDArray[np.uint8]", text: Mapping[str, Any], level: int) -> bytes:
+    """PNG bytes of an image (H, W, 3 or 4); `text` goes into text chunks before the pixels, values
+    that are no strings as JSON. Level 0 to 9 changes size and time, never a pixel."""
+    from PIL import Image, PngImagePlugin
+
+    info = PngImagePlugin.PngInfo()
+    for key, value in text.items():
+        words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        info.add_itxt(key, words)
+    buffer = BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", pnginfo=info, compress_level=level)
+    return buffer.getvalue()
+
+
+def read_text(path: Path, *, whole: bool = False) -> dict[str, str] | None:
+    """The text chunks of a PNG, or None where it is no readable PNG. With `whole`, every pixel is
+    read too, so that a cut file is found."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            if whole:
+                image.load()
+            texts = getattr(image, "text", {}) if whole else image.info
+            return {str(key): value for key, value in texts.items() if isinstance(value, str)}
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def commit(path: Path, data: bytes, launch: str) -> Committed | None:
+    """Give an image its final name, or return None where the name is taken.
+
+    Raises DiskError and OSError as `files.create` does.
+    """
+    try:
+        files.create(path, (data,), launch)
+    except FileExistsError:
+        return None
+    return Committed(len(data), zlib.crc32(data))
+
+
+def replace(path: Path, data: bytes, launch: str) -> Committed:
+    """As `commit`, but over an existing image."""
+    files.replace(path, (data,), launch)
+    return Committed(len(data), zlib.crc32(data))

@@ -1,0 +1,204 @@
+"""Resolved manifest → tasks, fingerprints and batches: a pure function, by random access.
+
+A plan of a million images is a few arrays of numbers: tasks are made when they are asked for.
+"""
+
+from __future__ import annotations  # array[int] is no type at run time before 3.12
+
+import bisect
+import hashlib
+import json
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.errors import ManifestError, Problem
+from runner.manifest import Manifest
+from runner.prompts import MAX_SEED, PromptItem
+
+__all__ = ["Fingerprints", "Plan", "Task", "canonical", "is_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One image to make. `parameters` go to the pipeline call as they are."""
+
+    index: int
+    prompt_index: int
+    prompt: str
+    seed: int
+    parameters: Mapping[str, Any]
+
+
+def is_text(name: str) -> bool:
+    """Whether a parameter is a text per image, which a batch takes as a list."""
+    return name.startswith(("prompt_", "negative_prompt"))
+
+
+def canonical(value: Any) -> str:
+    """JSON that is equal for equal values: sorted keys, 4.0 as 4."""
+    return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+class Plan:
+    """All tasks of a manifest and the batches that they are made in.
+
+    Raises ManifestError where a derived seed leaves the range of seeds.
+    """
+
+    def __init__(self, manifest: Manifest, prompts: Sequence[PromptItem]) -> None:
+        self.manifest = manifest
+        self.prompts = prompts
+        self._defaults, self._default_count = self._merge({})
+        # The index of each prompt's first image; None while every prompt has one image.
+        self._firsts: array[int] | None = None
+        self.names: dict[str, int] = dict.fromkeys(self._defaults, 0)  # → first prompt with it
+        self.sizes: dict[tuple[Any, Any], int] = {}  # (height, width) → first prompt with it
+        self._batches: tuple[array[int], array[int]] | None = None  # task indices, batch ends
+        self._expand()
+
+    def _merge(self, own: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """A prompt's parameters over the manifest's, and its number of images. Null unsets."""
+        merged = {**self.manifest.parameters, **own}
+        count = merged.pop("num_images_per_prompt", None)
+        present = {key: value for key, value in merged.items() if value is not None}
+        return present, count if isinstance(count, int) else 1
+
+    def _expand(self) -> None:
+        """One pass over the prompts: where their images begin, seeds in range, batches."""
+        batches = _BatchBuilder(self.manifest.batch_size)
+        firsts, total, most = array("Q"), 0, 1
+        default_key = _batch_key(self._defaults)
+        for place, item in enumerate(self.prompts):
+            parameters, count = self._defaults, self._default_count
+            key = default_key
+            if item.parameters:
+                parameters, count = self._merge(item.parameters)
+                key = _batch_key(parameters)
+                for name in parameters:
+                    self.names.setdefault(name, place)
+            if item.parameters or not place:
+                size = (parameters.get("height"), parameters.get("width"))
+                self.sizes.setdefault(size, place)
+            if item.seed is not None and item.seed + count - 1 > MAX_SEED:
+                message = f"seed {item.seed} + {count} images goes over {MAX_SEED}"
+                raise ManifestError([Problem(f"prompts[{place}]", message)])
+            firsts.append(total)
+            for index in range(total, total + count):
+                batches.add(index, key)
+            total += count
+            most = max(most, count)
+        self._firsts = firsts if most > 1 else None
+        self.total = total
+        self._batches = batches.finish()
+        start = self.manifest.seed.start if self.manifest.seed else None
+        if start is not None and start + total - 1 > MAX_SEED:
+            message = f"seed {start} + image {total - 1} is over {MAX_SEED}; use a smaller seed"
+            raise ManifestError([Problem("seed", message)])
+
+    def __len__(self) -> int:
+        return self.total
+
+    def task(self, index: int) -> Task:
+        place, first = index, index
+        if self._firsts is not None:
+            place = bisect.bisect_right(self._firsts, index) - 1
+            first = self._firsts[place]
+        return self._task(index, place, first, self.prompts[place])
+
+    def tasks(self) -> Iterator[Task]:
+        """Every task in index order, streaming."""
+        first = 0
+        for place, item in enumerate(self.prompts):
+            count = self._merge(item.parameters)[1] if self._firsts is not None else 1
+            for index in range(first, first + count):
+                yield self._task(index, place, first, item)
+            first += count
+
+    def _task(self, index: int, place: int, first: int, item: PromptItem) -> Task:
+        parameters = self._merge(item.parameters)[0] if item.parameters else self._defaults
+        return Task(index, place, item.prompt, self._seed(item, index, index - first), parameters)
+
+    def _seed(self, item: PromptItem, index: int, of_prompt: int) -> int:
+        if item.seed is not None:
+            return item.seed + of_prompt
+        seed = self.manifest.seed
+        if seed is None:
+            return index  # not resolved yet: the place in the sequence
+        return seed.fixed if seed.fixed is not None else (seed.start or 0) + index
+
+    @property
+    def batch_count(self) -> int:
+        return len(self._batches[1]) if self._batches else self.total
+
+    def batch(self, number: int) -> tuple[int, ...]:
+        """The image indices of a batch, in order."""
+        if self._batches is None:
+            return (number,)
+        members, ends = self._batches
+        return tuple(members[ends[number - 1] if number else 0 : ends[number]])
+
+
+class _BatchBuilder:
+    """Batches in index order over the whole plan, one open batch per parameters."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.open: dict[str, list[int]] = {}
+        self.members, self.ends = array("Q"), array("Q")
+
+    def add(self, index: int, key: str) -> None:
+        if self.size == 1:
+            return
+        batch = self.open.setdefault(key, [])
+        batch.append(index)
+        if len(batch) == self.size:
+            self._close(self.open.pop(key))
+
+    def _close(self, batch: list[int]) -> None:
+        self.members.extend(batch)
+        self.ends.append(len(self.members))
+
+    def finish(self) -> tuple[array[int], array[int]] | None:
+        for batch in self.open.values():
+            self._close(batch)
+        return (self.members, self.ends) if self.size > 1 else None
+
+
+def _batch_key(parameters: Mapping[str, Any]) -> str:
+    """What images of one batch share: all but the texts, of which only the names."""
+    return canonical({name: "" if is_text(name) else value for name, value in parameters.items()})
+
+
+class Fingerprints:
+    """Hash of what the manifest says about a task's pixels: prompt, seed, parameters, model, dtype.
+
+    `model` is what `model.identity` says of it. The form of the hash is part of every output
+    folder: a change here makes all finished images look changed.
+    """
+
+    def __init__(self, manifest: Manifest, model: Mapping[str, Any]) -> None:
+        common = canonical({"model": dict(model), "dtype": manifest.dtype})
+        self._common = hashlib.sha256(common.encode())
+        self._parameters: tuple[Mapping[str, Any], str] = ({}, "{}")
+
+    def of(self, task: Task) -> str:
+        """32 hexadecimal digits."""
+        known, text = self._parameters
+        if task.parameters is not known:
+            text = canonical(task.parameters)
+            self._parameters = (task.parameters, text)
+        digest = self._common.copy()
+        digest.update(f"{task.seed}\n{text}\n{task.prompt}".encode())
+        return digest.hexdigest()[:32]

@@ -1,0 +1,183 @@
+"""The `plan` command: what a run would do, without doing it."""
+
+from __future__ import annotations  # array[int] is no type at run time before 3.12
+
+import json
+import sys
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from runner import model
+from runner.errors import OfflineError
+from runner.folder import OutputFolder
+from runner.images import image_name
+from runner.manifest import Loaded, Manifest, decide, fill
+from runner.plan import Fingerprints, Plan, Task
+from runner.shard import shard
+from runner.start import notices, recorded_in
+from runner.strategies import Layout
+from runner.world import World
+
+__all__ = ["show"]
+
+ROWS = 40  # more images than that are summed up
+ADVISE_FOLDERS = 10_000
+
+
+def show(
+    loaded: Loaded, output: Path, world_size: int, *, as_json: bool, out: TextIO = sys.stdout
+) -> None:
+    """Print the plan. Raises what the start of a run with this world size would raise, as far as
+    the model's configs are at hand."""
+    folder = OutputFolder(output, loaded.manifest.output)
+    recorded = recorded_in(folder)
+    resolved = decide(loaded.manifest, recorded)
+    is_drawn = loaded.manifest.seed is None and recorded is None
+    remarks, fingerprints = [], None
+    spec = loaded.manifest.model.model_copy(update={"revision": resolved.revision})
+    try:
+        resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
+        manifest = fill(loaded.manifest, resolved)
+        plan = Plan(manifest, loaded.prompts)
+        layout = manifest.strategy.layout(World(world_size=world_size))
+        from runner import pipeline
+
+        pipeline.check(plan, model.configs(manifest.model))
+        if not is_drawn:
+            fingerprints = Fingerprints(manifest, model.identity(manifest.model))
+    except OfflineError as error:
+        remarks.append(f"parameters and sizes not checked: {error}")
+        manifest = fill(loaded.manifest, resolved)
+        plan = Plan(manifest, loaded.prompts)
+        layout = manifest.strategy.layout(World(world_size=world_size))
+    remarks += notices(plan)
+    if len(plan) > ADVISE_FOLDERS and not manifest.output.images_per_folder:
+        remarks.append(
+            f"{len(plan)} images in one folder are slow to list; set "
+            f"output: {{images_per_folder: 1000}}"
+        )
+    owner = _owners(plan, layout)
+    tasks = _tasks(plan, owner, fingerprints, is_drawn=is_drawn)
+    about = _about(manifest, plan, folder, layout, world_size, remarks, is_drawn=is_drawn)
+    (_print_json if as_json else _print_table)(about, tasks, out)
+
+
+def _owners(plan: Plan, layout: Layout) -> tuple[array[int], array[int]]:
+    """The batch and the first replica of every image, were none there yet."""
+    batches, replicas = array("Q", bytes(8 * len(plan))), array("Q", bytes(8 * len(plan)))
+    for number in range(plan.batch_count):
+        for index in plan.batch(number):
+            batches[index], replicas[index] = number, number % layout.replicas
+    return batches, replicas
+
+
+def _tasks(
+    plan: Plan,
+    owner: tuple[array[int], array[int]],
+    fingerprints: Fingerprints | None,
+    *,
+    is_drawn: bool,
+) -> Iterator[dict[str, Any]]:
+    for task in plan.tasks():
+        yield {
+            "index": task.index,
+            "file_name": image_name(task.index, plan.manifest.output.images_per_folder),
+            "prompt_index": task.prompt_index,
+            "prompt": task.prompt,
+            "seed": None if is_drawn and not _has_own_seed(plan, task) else task.seed,
+            "parameters": dict(task.parameters),
+            "batch": owner[0][task.index],
+            "replica": owner[1][task.index],
+            "fingerprint": fingerprints.of(task) if fingerprints else None,
+        }
+
+
+def _has_own_seed(plan: Plan, task: Task) -> bool:
+    return plan.prompts[task.prompt_index].seed is not None
+
+
+def _about(
+    manifest: Manifest,
+    plan: Plan,
+    folder: OutputFolder,
+    layout: Layout,
+    world_size: int,
+    remarks: list[str],
+    *,
+    is_drawn: bool,
+) -> dict[str, Any]:
+    numbers = range(plan.batch_count)
+    return {
+        "model": manifest.model.id,
+        "revision": manifest.model.revision,
+        "dtype": manifest.dtype,
+        "strategy": manifest.strategy.model_dump(),
+        "output": str(folder.dir),
+        "seed": None if is_drawn or not manifest.seed else manifest.seed.model_dump(),
+        "parameters": manifest.parameters,
+        "prompts": len(plan.prompts),
+        "images": len(plan),
+        "batches": plan.batch_count,
+        "batch_size": manifest.batch_size,
+        "world_size": world_size,
+        "replicas": layout.replicas,
+        "ranks_per_replica": layout.ranks_per_replica,
+        "shards": [
+            len(shard(numbers, replica, layout.replicas)) for replica in range(layout.replicas)
+        ],
+        "remarks": remarks,
+    }
+
+
+def _print_json(about: dict[str, Any], tasks: Iterator[dict[str, Any]], out: TextIO) -> None:
+    """One document, its tasks a line each, streaming."""
+    out.write(json.dumps(about, ensure_ascii=False)[:-1] + ', "tasks": [')
+    separator = "\n"
+    for task in tasks:
+        out.write(separator + json.dumps(task, ensure_ascii=False))
+        separator = ",\n"
+    out.write("\n]}\n")
+
+
+def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]], out: TextIO) -> None:
+    revision = f" at {about['revision']}" if about["revision"] else ""
+    print(f"model      {about['model']}{revision}, {about['dtype']}", file=out)
+    print(f"output     {about['output']}", file=out)
+    print(f"parameters {_pairs(about['parameters']) or 'the defaults of the pipeline'}", file=out)
+    images = f"{about['images']} from {about['prompts']} prompts"
+    print(f"images     {images}, in {about['batches']} batches", file=out)
+    world = f"{about['replicas']} replicas × {about['ranks_per_replica']} ranks"
+    print(f"strategy   {about['strategy']['kind']}: {world} = {about['world_size']}", file=out)
+    print(f"shards     {_sizes(about['shards'])} batches", file=out)
+    for remark in about["remarks"]:
+        print(f"note       {remark}", file=out)
+    if about["images"] > ROWS:
+        return
+    print(
+        f"\n{'index':>5}  {'file':<18} {'seed':>10}  {'batch':>5}  {'replica':>7}  prompt", file=out
+    )
+    for task in tasks:
+        seed = "drawn" if task["seed"] is None else task["seed"]
+        own = {k: v for k, v in task["parameters"].items() if about["parameters"].get(k) != v}
+        words = " ".join(task["prompt"].split())
+        words = words if len(words) <= 60 else words[:59] + "…"
+        print(
+            f"{task['index']:>5}  {task['file_name']:<18} {seed:>10}  {task['batch']:>5}  "
+            f"{task['replica']:>7}  {words}{'  (' + _pairs(own) + ')' if own else ''}",
+            file=out,
+        )
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{key} {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
+    )
+
+
+def _sizes(sizes: list[int]) -> str:
+    """`4, 4, 3`, or the range where there are many."""
+    if len(sizes) <= 16:
+        return ", ".join(map(str, sizes))
+    return f"{len(sizes)} of {min(sizes)} to {max(sizes)}"

@@ -1,0 +1,194 @@
+"""Prompts, inline or from a .txt or .jsonl file, as one sequence that need not fit in memory."""
+
+import codecs
+import json
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationError
+
+from runner.errors import ManifestError, Problem
+from runner.settings import Settings, explain
+
+__all__ = ["MAX_SEED", "FilePrompts", "Parameters", "PromptFile", "PromptItem", "Seed", "Text"]
+
+MAX_SEED = 2**63 - 1  # what torch.Generator.manual_seed takes on every platform
+MAX_PROBLEMS = 100  # per file: the rest would only hide the first
+
+# The runner itself passes these to the pipeline call, or they would break one image per task.
+RESERVED = {
+    "prompt": "prompts",
+    "seed": "the prompt's seed",
+    "generator": "seed",
+    "output_type": None,
+    "return_dict": None,
+    "latents": None,
+    "prompt_embeds": None,
+    "callback_on_step_end": None,
+    "callback_on_step_end_tensor_inputs": None,
+}
+COUNTS = ("height", "width", "num_inference_steps", "num_images_per_prompt")
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("is blank")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("is not valid Unicode (a lone surrogate)") from None
+    return value
+
+
+def _parameters(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    for name, value in values.items():
+        if name in RESERVED:
+            instead = RESERVED[name]
+            hint = f"; write {instead} instead" if instead else ""
+            raise ValueError(f"{name} is set by the runner{hint}")
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        if name in COUNTS and value is not None and not is_count:
+            raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"{name} is not valid Unicode (a lone surrogate)") from None
+    return values
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Parameters = Annotated[dict[str, JsonValue], AfterValidator(_parameters)]
+
+
+class PromptItem(Settings):
+    """One prompt; its parameters go over the manifest's, key by key."""
+
+    prompt: Text
+    seed: Seed | None = None
+    parameters: Parameters = Field(default_factory=dict)
+
+    @staticmethod
+    def lift(value: Any) -> Any:
+        """`- a cat` is short for `- prompt: a cat`."""
+        return value if isinstance(value, dict | PromptItem) else {"prompt": value}
+
+
+class PromptFile(Settings):
+    file: Text
+
+
+InlinePrompts = tuple[Annotated[PromptItem, BeforeValidator(PromptItem.lift)], ...]
+
+
+class FilePrompts(Sequence[PromptItem]):
+    """The prompts of a file: only where each line begins is kept (8 bytes a prompt).
+
+    A .txt file has a prompt a line, blank lines are skipped. A .jsonl file has an object (keys as
+    in the manifest) or a string a line. Raises ManifestError with every bad line.
+    """
+
+    def __init__(self, path: Path, shown: str) -> None:
+        self.path = path
+        self.shown = shown
+        read = {".txt": _text_item, ".jsonl": _json_item}.get(path.suffix.lower())
+        if read is None:
+            raise ManifestError([Problem(shown, "prompt files end in .txt or .jsonl")])
+        self.read = read
+        self.starts = array("Q")
+        problems: list[Problem] = []
+        for number, start, line in self._lines():
+            try:
+                if self.read(line) is not None:
+                    self.starts.append(start)
+            except ValueError as error:
+                problems += [Problem(f"{shown}:{number}", text) for text in _reasons(error)]
+                if len(problems) >= MAX_PROBLEMS:
+                    break
+        if problems:
+            raise ManifestError(problems)
+        if not self.starts:
+            raise ManifestError([Problem(shown, f"no prompts in {path}")])
+
+    def _open(self) -> Any:
+        try:
+            return self.path.open("rb")
+        except OSError as error:
+            reason = f"{error.strerror}: {self.path}"
+            raise ManifestError([Problem(self.shown, reason)]) from None
+
+    def _lines(self) -> Iterator[tuple[int, int, bytes]]:
+        """Number from 1, offset and bytes of each line, without a byte order mark."""
+        with self._open() as file:
+            start = 0
+            try:
+                for number, line in enumerate(file, 1):
+                    length = len(line)
+                    if number == 1:
+                        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                            message = "UTF-16 text; save it as UTF-8"
+                            raise ManifestError([Problem(f"{self.shown}:1", message)])
+                        line = line.removeprefix(codecs.BOM_UTF8)
+                    yield number, start, line
+                    start += length
+            except IsADirectoryError:
+                raise ManifestError([Problem(self.shown, f"a folder: {self.path}")]) from None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __iter__(self) -> Iterator[PromptItem]:
+        for _, _, line in self._lines():
+            item = self.read(line)
+            if item is not None:
+                yield item
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        with self._open() as file:
+            file.seek(self.starts[index])
+            return self.read(file.readline().removeprefix(codecs.BOM_UTF8))
+
+
+def _text_item(line: bytes) -> PromptItem | None:
+    text = line.decode().rstrip("\r\n")
+    return PromptItem(prompt=text) if text.strip() else None
+
+
+def _json_item(line: bytes) -> PromptItem | None:
+    text = line.decode().rstrip("\r\n")
+    if not text.strip():
+        return None
+    value = _DECODER.decode(text)
+    return PromptItem.model_validate(PromptItem.lift(value))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice}: given twice; keep one")
+    return values
+
+
+def _constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+
+
+def _reasons(error: ValueError) -> list[str]:
+    """One line a fault of a bad line of a prompt file."""
+    if isinstance(error, ValidationError):
+        return [explain(PromptItem, fault) for fault in error.errors()]
+    if isinstance(error, UnicodeDecodeError):
+        return [f"not UTF-8 (byte {error.start + 1} is {error.object[error.start]:#04x})"]
+    if isinstance(error, json.JSONDecodeError):
+        return [f"not JSON: {error.msg} at column {error.colno}"]
+    return [str(error)]

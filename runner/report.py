@@ -1,0 +1,176 @@
+"""Journals → metadata.jsonl, failures.jsonl and summary.json, which say how the folder stands."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from runner import files
+from runner.errors import ExitCode
+from runner.folder import OutputFolder
+from runner.images import image_name
+from runner.journal import Record
+from runner.plan import Fingerprints, Plan, Task
+
+__all__ = [
+    "Counts",
+    "Launch",
+    "Outcome",
+    "exit_code",
+    "outcome",
+    "read_summary",
+    "rebuild",
+    "sentence",
+    "write_summary",
+]
+
+Outcome = Literal["running", "complete", "failed", "interrupted", "limited"]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Where the images of a plan stand."""
+
+    total: int
+    done: int = 0
+    failed: int = 0
+    made: int = 0  # of those done, the ones of this launch
+    left: int = 0  # of those that this launch was asked for, not done
+    left_failed: int = 0  # of those left, failed
+
+
+@dataclass(slots=True)
+class Launch:
+    """What of a launch goes into the summary."""
+
+    id: str
+    generation: int
+    world_size: int = 1
+    replicas: int = 1
+    strategy: str = ""
+    started: float = 0.0  # seconds since 1970
+
+
+def outcome(counts: Counts, *, gave_up: bool = False) -> Outcome:
+    """How it stands once nobody works any more; `gave_up`: over max_failures."""
+    if counts.done == counts.total:
+        return "complete"
+    if not counts.left:
+        return "limited"
+    return "failed" if gave_up or counts.left == counts.left_failed else "interrupted"
+
+
+def exit_code(outcome: Outcome) -> ExitCode:
+    if outcome in ("complete", "limited"):
+        return ExitCode.COMPLETE
+    return ExitCode.FAILED if outcome == "failed" else ExitCode.INCOMPLETE
+
+
+def rebuild(
+    folder: OutputFolder,
+    plan: Plan,
+    fingerprints: Fingerprints,
+    record: Record,
+    asked: bytearray,
+    launch: Launch,
+) -> Counts:
+    """Write metadata.jsonl and failures.jsonl anew, in index order, streaming; count on the way.
+
+    An image counts as done where a journal says so with the plan's fingerprint and its file has
+    the size recorded. `asked` has one byte an image: 1 for those the launch was to make.
+    """
+    sizes = folder.scan().sizes
+    counts = Counts(len(plan))
+    failures: list[bytes] = []
+    model = plan.manifest.model
+
+    def metadata() -> Iterator[bytes]:
+        for task in plan.tasks():
+            done = record.done.get(task.index)
+            name = image_name(task.index, folder.images_per_folder)
+            fingerprint = fingerprints.of(task)
+            if done and done.fingerprint == fingerprint and sizes.get(name) == done.size:
+                counts.done += 1
+                counts.made += done.journal.startswith(f"{launch.generation:06d}-")
+                common = {"model": model.id, "revision": model.revision}
+                line = {"file_name": name, **_about(task), **common, **done.made}
+                yield _line({**line, "fingerprint": fingerprint})
+                continue
+            counts.left += asked[task.index]
+            failed = record.failed.get(task.index)
+            if failed and failed.fingerprint == fingerprint:
+                counts.failed += 1
+                counts.left_failed += asked[task.index]
+                fault = {"kind": failed.kind, "error": failed.error}
+                failures.append(_line({"index": task.index, "prompt": task.prompt, **fault}))
+
+    files.replace(folder.metadata, metadata(), launch.id)
+    if failures:
+        files.replace(folder.failures, failures, launch.id)
+    else:
+        folder.failures.unlink(missing_ok=True)
+    return counts
+
+
+def _about(task: Task) -> dict[str, Any]:
+    return {
+        "index": task.index,
+        "prompt_index": task.prompt_index,
+        "prompt": task.prompt,
+        "seed": task.seed,
+        "parameters": dict(task.parameters),
+    }
+
+
+def _line(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values, ensure_ascii=False) + "\n").encode()
+
+
+def write_summary(
+    folder: OutputFolder, outcome: Outcome, counts: Counts, launch: Launch, errors: list[str]
+) -> dict[str, Any]:
+    """Write summary.json and return it; while the launch runs, its times and rates are open."""
+    ended = outcome != "running"
+    seconds = round(time.time() - launch.started, 3) if ended else None
+    summary = {
+        "outcome": outcome,
+        "exit_code": int(exit_code(outcome)),
+        "images": counts.total,
+        "done": counts.done,
+        "failed": counts.failed,
+        "missing": counts.total - counts.done - counts.failed,
+        "made": counts.made,
+        "seconds": seconds,
+        "images_per_second": round(counts.made / seconds, 3) if seconds else None,
+        "launch": dataclasses.asdict(launch),
+        "errors": errors,
+    }
+    data = json.dumps(summary, ensure_ascii=False, indent=2) + "\n"
+    files.replace(folder.summary, (data.encode(),), launch.id)
+    return summary
+
+
+def read_summary(folder: OutputFolder) -> dict[str, Any]:
+    try:
+        values = json.loads(folder.summary.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def sentence(summary: Mapping[str, Any], folder: OutputFolder) -> str:
+    """The summary in one line."""
+    parts = [f"{summary['outcome']}: {summary['done']} of {summary['images']} images"]
+    parts[0] += f" in {folder.dir}"
+    if summary["made"]:
+        rate = f", {summary['images_per_second']:.2f} images/s" if summary["seconds"] else ""
+        parts.append(f"{summary['made']} made now{rate}")
+    if summary["failed"]:
+        parts.append(f"{summary['failed']} failed, see {folder.failures.name}")
+    if summary["missing"]:
+        parts.append(f"{summary['missing']} missing")
+    if summary["outcome"] == "interrupted":
+        parts.append("run the same command again to go on")
+    return "; ".join(parts)

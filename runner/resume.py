@@ -1,0 +1,186 @@
+"""What is there already, what is to do, and what stands in the way: the survey before the work."""
+
+from __future__ import annotations  # array[int] is no type at run time before 3.12
+
+import json
+import zlib
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runner import files
+from runner.errors import FolderError
+from runner.folder import OutputFolder
+from runner.images import image_name, read_text
+from runner.journal import Done, Journal, Record
+from runner.lock import Shard
+from runner.plan import Fingerprints, Plan, Task
+
+__all__ = ["Survey", "asked_images", "clear", "pending_batches", "refuse", "survey"]
+
+NAMED = 8  # indices named in an error
+
+
+@dataclass(slots=True)
+class Survey:
+    """Every image of the plan is finished or to do; the lists name why, for those of interest."""
+
+    todo: bytearray  # one byte an image: 1 where it must be made
+    finished: int = 0
+    changed: list[int] = field(default_factory=list)  # whole, but of another fingerprint
+    damaged: list[int] = field(default_factory=list)  # ours, but not whole
+    adopted: list[tuple[Task, Done]] = field(default_factory=list)  # whole, but not in a journal
+    foreign: list[Path] = field(default_factory=list)
+    beyond: list[Path] = field(default_factory=list)  # ours, past the end of the list
+
+
+def survey(
+    folder: OutputFolder,
+    plan: Plan,
+    fingerprints: Fingerprints,
+    record: Record,
+    live: set[str],
+) -> Survey:
+    """Compare the plan with the folder. Reads; changes nothing.
+
+    A file is taken as whole by its size; where its journal ended without its last line, by its
+    bytes. `live` are launches of sibling shards, whose journals are still being written.
+    """
+    sizes = folder.scan().sizes
+    found = Survey(bytearray(len(plan)))
+    suspect = {name for name in record.unclean if _launch(name) not in live}
+    for task in plan.tasks():
+        size = sizes.pop(image_name(task.index, folder.images_per_folder), None)
+        if size is None:
+            found.todo[task.index] = 1
+            continue
+        path, done = folder.image(task.index), record.done.get(task.index)
+        fingerprint = fingerprints.of(task)
+        in_journal = done is not None and _is_whole(path, size, done, suspect)
+        held = done.fingerprint if done is not None and in_journal else _fingerprint_in(path, size)
+        if held == fingerprint:
+            found.finished += 1
+            if not in_journal:
+                found.adopted.append((task, _adopt(path, fingerprint)))
+            continue
+        found.todo[task.index] = 1
+        if held:
+            found.changed.append(task.index)
+        elif held is None and done is not None:
+            found.damaged.append(task.index)
+        else:
+            found.foreign.append(path)
+    found.beyond = [
+        folder.dir / name
+        for name in sorted(sizes)
+        if _index(name, folder) is not None and _fingerprint_in(folder.dir / name, sizes[name])
+    ]
+    return found
+
+
+def refuse(folder: OutputFolder, found: Survey, *, regenerate: bool) -> None:
+    """Raises FolderError for files that the runner did not write and, unless `regenerate`, for
+    finished images that the manifest no longer describes."""
+    if found.foreign:
+        raise FolderError(
+            f"{_named(path.name for path in found.foreign)} in {folder.dir}: not written by the "
+            f"runner; move them away, or use another folder: --output DIR"
+        )
+    reasons = []
+    if found.changed:
+        reasons.append(f"{_named(map(str, found.changed))}: the manifest changed since")
+    if found.beyond:
+        reasons.append(f"{_named(path.name for path in found.beyond)}: beyond the end of the list")
+    if reasons and not regenerate:
+        raise FolderError(
+            f"{folder.dir} has finished images that this manifest would not make "
+            f"({'; '.join(reasons)}); remake or remove just those with --regenerate, or use "
+            f"another folder: --output DIR"
+        )
+
+
+def clear(
+    folder: OutputFolder, found: Survey, journal: Journal, record: Record, live: set[str]
+) -> None:
+    """Remove what is broken or beyond the list, and record what the survey learned. Changed images
+    stay until their new ones replace them."""
+    for path in found.beyond:
+        path.unlink(missing_ok=True)
+    for index in found.damaged:
+        folder.image(index).unlink(missing_ok=True)
+    for task, done in found.adopted:
+        journal.done(task.index, done.fingerprint, done.size, done.crc, done.made)
+    for path in folder.scan().temporaries:
+        if files.launch_of(path.name) not in live:
+            path.unlink(missing_ok=True)
+    verified = [name for name in record.unclean if _launch(name) not in live]
+    if verified:
+        journal.verified(sorted(verified))
+
+
+def asked_images(plan: Plan, limit: int | None, shard: Shard | None) -> bytearray:
+    """One byte an image: 1 for those that --limit and --shard leave to this launch."""
+    if shard is None:
+        asked = bytearray(b"\x01") * len(plan)
+    else:
+        asked = bytearray(len(plan))
+        for number in range(shard[0] - 1, plan.batch_count, shard[1]):
+            for index in plan.batch(number):
+                asked[index] = 1
+    if limit is not None and limit < len(plan):
+        asked[limit:] = bytes(len(plan) - limit)
+    return asked
+
+
+def pending_batches(plan: Plan, todo: bytearray, asked: bytearray) -> array[int]:
+    """The batches with an image that is asked for and must be made."""
+    return array(
+        "Q",
+        (
+            number
+            for number in range(plan.batch_count)
+            if any(todo[index] and asked[index] for index in plan.batch(number))
+        ),
+    )
+
+
+def _launch(journal: str) -> str:
+    return journal.removesuffix(".jsonl").rpartition("-")[2]
+
+
+def _is_whole(path: Path, size: int, done: Done, suspect: set[str]) -> bool:
+    if size != done.size:
+        return False
+    return done.journal not in suspect or zlib.crc32(path.read_bytes()) == done.crc
+
+
+def _fingerprint_in(path: Path, size: int) -> str | None:
+    """The fingerprint that a whole image carries; "" where it carries none, None where it is no
+    whole image. A link is none of ours."""
+    if size < 0:
+        return ""
+    text = read_text(path, whole=True) if size else None
+    return text.get("fingerprint", "") if text is not None else None
+
+
+def _adopt(path: Path, fingerprint: str) -> Done:
+    """The record of an image whose journal line was lost: the image tells."""
+    data = path.read_bytes()
+    made = json.loads((read_text(path) or {}).get("made", "{}"))
+    return Done(fingerprint, len(data), zlib.crc32(data), made, "")
+
+
+def _index(name: str, folder: OutputFolder) -> int | None:
+    """The index of an image's name, if the runner would give that name."""
+    digits = name.rpartition("/")[2].removesuffix(".png")
+    if not (digits.isdecimal() and digits.isascii()):
+        return None
+    index = int(digits)
+    return index if image_name(index, folder.images_per_folder) == name else None
+
+
+def _named(names: Iterable[str]) -> str:
+    known = list(names)
+    more = f" … {len(known) - NAMED} more" if len(known) > NAMED else ""
+    return ", ".join(known[:NAMED]) + more

@@ -1,0 +1,167 @@
+"""Before the work: rank 0 looks at the folder and the model, refuses or decides, and tells all."""
+
+from __future__ import annotations  # array[int] is no type at run time before 3.12
+
+import base64
+import dataclasses
+import json
+import zlib
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner import demo, model
+from runner.errors import FolderError, InterruptedRunError, RunnerError, StrategyError, refusal
+from runner.files import replace
+from runner.folder import HEADER, OutputFolder
+from runner.journal import Journal, merge
+from runner.lock import FolderLock, Shard, live_launches
+from runner.manifest import Loaded, Manifest, Resolved, decide, dump, fill, parse
+from runner.plan import Fingerprints, Plan
+from runner.pulse import Pulse
+from runner.resume import asked_images, clear, pending_batches, refuse, survey
+from runner.stop import Stop
+from runner.store import Store
+from runner.world import World, set_device
+
+__all__ = ["Job", "Start", "hear", "notices", "prepare", "recorded_in", "tell", "tell_error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the command line asks for."""
+
+    loaded: Loaded
+    output: Path
+    limit: int | None = None
+    regenerate: bool = False
+    shard: Shard | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is to do, the same on every rank."""
+
+    launch: str
+    generation: int
+    resolved: Resolved
+    manifest: Manifest
+    plan: Plan
+    fingerprints: Fingerprints
+    pending: array[int]  # numbers of batches
+    finished: int = 0  # images that were there; known to rank 0
+
+
+def prepare(job: Job, folder: OutputFolder, lock: FolderLock, world: World) -> Start:
+    """Rank 0 alone. Raises RefusedError in any form: nothing but a folder was made until then."""
+    folder.prepare()
+    lock.acquire()
+    recorded = recorded_in(folder)
+    resolved = decide(job.loaded.manifest, recorded)
+    spec = job.loaded.manifest.model.model_copy(update={"revision": resolved.revision})
+    resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
+    start = _start(job, resolved, lock.launch)
+
+    record = merge(folder.journals)
+    _refuse_new_folders(folder, start.manifest, recorded, bool(record.done))
+    live = live_launches(folder) - {lock.launch}
+    found = survey(folder, start.plan, start.fingerprints, record, live)
+    refuse(folder, found, regenerate=job.regenerate)
+    asked = asked_images(start.plan, job.limit, job.shard)
+    pending = pending_batches(start.plan, found.todo, asked)
+    if pending:
+        preflight(start, world)
+    journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
+    clear(folder, found, journal, record, live)
+    journal.close()
+    header = (HEADER.encode(), dump(start.manifest).encode())
+    replace(folder.manifest, header, lock.launch)
+    # The survey's own journal came between the last launch and this one.
+    return dataclasses.replace(
+        start, generation=record.generation + 2, pending=pending, finished=found.finished
+    )
+
+
+def _start(job: Job, resolved: Resolved, launch: str) -> Start:
+    manifest = fill(job.loaded.manifest, resolved)
+    fingerprints = Fingerprints(manifest, model.identity(manifest.model))
+    plan = Plan(manifest, job.loaded.prompts)
+    return Start(launch, 0, resolved, manifest, plan, fingerprints, array("Q"))
+
+
+def recorded_in(folder: OutputFolder) -> Manifest | None:
+    """The manifest as an earlier run resolved it."""
+    return parse(folder.manifest)[0] if folder.manifest.is_file() else None
+
+
+def _refuse_new_folders(
+    folder: OutputFolder, manifest: Manifest, recorded: Manifest | None, has_images: bool
+) -> None:
+    before = recorded.output.images_per_folder if recorded else None
+    now = manifest.output.images_per_folder
+    if recorded and has_images and before != now:
+        raise FolderError(
+            f"{folder.dir}: its images were placed with images_per_folder: {before or 'null'}, the "
+            f"manifest says {now or 'null'}; keep it, or use another folder: --output DIR"
+        )
+
+
+def preflight(start: Start, world: World) -> None:
+    """What can be known before weights load. Raises StrategyError, ModelError, LaunchError."""
+    start.manifest.strategy.layout(world)
+    device = set_device(world)
+    if device.type == "cpu" and start.manifest.dtype == "float16":
+        raise StrategyError("dtype float16 needs a GPU, and there is none; use float32 or bfloat16")
+    from runner import pipeline
+
+    pipeline.check(start.plan, model.configs(start.manifest.model))
+
+
+def notices(plan: Plan) -> list[str]:
+    """What the user should know of the bundled model's limits, a line each."""
+    if plan.manifest.model.id != "demo":
+        return []
+    lines = []
+    strange = next((item.prompt for item in plan.prompts if not demo.knows(item.prompt)), None)
+    if strange is not None:
+        words = ", ".join(sorted(demo.WORDS))
+        lines.append(f'the demo model knows no word of "{strange[:60]}"; its words: {words}')
+    for size in plan.sizes:
+        if size not in demo.SIZES:
+            known = ", ".join(f"{width}×{height}" for height, width in sorted(demo.SIZES))
+            lines.append(
+                f"the demo model was not trained for {size[1]}×{size[0]}; it knows {known}"
+            )
+    return lines
+
+
+def tell(start: Start, store: Store) -> None:
+    """Rank 0's word to the others."""
+    values = {
+        "launch": start.launch,
+        "generation": start.generation,
+        "resolved": start.resolved.model_dump(),
+        "pending": base64.b64encode(zlib.compress(start.pending.tobytes(), 1)).decode(),
+    }
+    store.set("start", json.dumps(values))
+
+
+def tell_error(error: RunnerError | str, store: Store) -> None:
+    code = error.exit_code if isinstance(error, RunnerError) else RunnerError.exit_code
+    store.set("start", json.dumps({"error": str(error), "exit_code": int(code)}))
+
+
+def hear(job: Job, store: Store, pulse: Pulse, stop: Stop) -> Start:
+    """Wait for rank 0's word. Raises its error, marked as told; InterruptedRunError without it."""
+    text = pulse.wait_for_value("start", 0, lambda: stop.requested)
+    if text is None:
+        raise InterruptedRunError("stopped before rank 0 began the work")
+    values: dict[str, Any] = json.loads(text)
+    if "error" in values:
+        raise refusal(values["error"], values["exit_code"])
+    resolved = Resolved.model_validate(values["resolved"])
+    start = _start(job, resolved, values["launch"])
+    pending = array("Q")
+    pending.frombytes(zlib.decompress(base64.b64decode(values["pending"])))
+    return dataclasses.replace(start, generation=values["generation"], pending=pending)

@@ -1,0 +1,93 @@
+"""Tiny random pipelines, built from configs and saved once: real classes, real files, no download."""
+
+import json
+from pathlib import Path
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    FlowMatchEulerDiscreteScheduler,
+    FluxPipeline,
+    FluxTransformer2DModel,
+)
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5EncoderModel,
+)
+
+WORDS = "a an the red blue cat dog on under sun moon sea house tree fox in snow green hill".split()
+
+
+def tokenizer(length: int) -> PreTrainedTokenizerFast:
+    """One word, one token."""
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "<end>", "<unk>", *WORDS])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(
+        single="$A <end>", special_tokens=[("<end>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        model_max_length=length,
+        pad_token="<pad>",
+        eos_token="<end>",
+        unk_token="<unk>",
+    )
+
+
+def flux(folder: Path, *, heads: int = 4, width: int = 8, seed: int = 0) -> Path:
+    """A FLUX pipeline of about 50,000 weights: 8 px a latent, 16 px a token."""
+    torch.manual_seed(seed)
+    size = 32
+    clip = CLIPTextConfig(
+        vocab_size=64, hidden_size=size, intermediate_size=size, num_hidden_layers=1,
+        num_attention_heads=4, max_position_embeddings=77, eos_token_id=1, bos_token_id=0,
+        pad_token_id=0, projection_dim=size,
+    )  # fmt: skip
+    t5 = T5Config(
+        vocab_size=64, d_model=size, d_kv=8, d_ff=size, num_layers=1, num_heads=4,
+        pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+    )  # fmt: skip
+    transformer = FluxTransformer2DModel(
+        patch_size=1, in_channels=16, num_layers=1, num_single_layers=1,
+        attention_head_dim=width, num_attention_heads=heads, joint_attention_dim=size,
+        pooled_projection_dim=size, guidance_embeds=False, axes_dims_rope=(2, 2, width - 4),
+    )  # fmt: skip
+    FluxPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=vae(),
+        text_encoder=CLIPTextModel(clip),
+        tokenizer=tokenizer(77),
+        text_encoder_2=T5EncoderModel(t5),
+        tokenizer_2=tokenizer(64),
+        transformer=transformer,
+    ).save_pretrained(folder)
+    return folder
+
+
+def vae() -> AutoencoderKL:
+    return AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        block_out_channels=(4, 4, 4, 4),
+        layers_per_block=1,
+        latent_channels=4,
+        norm_num_groups=2,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+        scaling_factor=1.0,
+        shift_factor=0.0,
+    )
+
+
+def edit_json(path: Path, **values: object) -> None:
+    """Change keys of a JSON file in place."""
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, **values}))
+
+
+__all__ = ["WORDS", "edit_json", "flux", "tokenizer", "vae"]
