@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import runner
-from runner.errors import ExitCode, LaunchError, ManifestError, RunnerError
-from runner.lock import Shard
+from runner.errors import ExitCode, InterruptedRunError, LaunchError, ManifestError, RunnerError
+from runner.folder import OutputFolder
+from runner.lock import Shard, live_shards
 from runner.manifest import Loaded, load
+from runner.stop import Stop
 from runner.world import World, world_from
 
 __all__ = ["main"]
 
-COMMANDS = ("run", "validate", "plan", "status")
+SAID_ONCE = (ManifestError, LaunchError, InterruptedRunError)
+DEFAULT_GRACE_S = 20.0  # until the manifest is read
+COMMANDS = ("run", "validate", "plan", "status", "stop")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     status = _command(commands, "status", _status, "say how the output folder stands")
     status.add_argument("--exit-code", action="store_true", help=_EXIT_CODE)
     _add_parts(status)
+
+    _command(commands, "stop", _stop, "ask the jobs that work on the output folder to stop")
     return parser
 
 
@@ -111,11 +117,15 @@ def _output(options: argparse.Namespace, loaded: Loaded) -> Path:
 
 
 def _run(options: argparse.Namespace) -> int:
+    stop = Stop(DEFAULT_GRACE_S)
+    stop.install()
     world = world_from()
+    if world.has_agent:
+        stop.watch_launcher()
     try:
-        return _run_rank(options, world)
+        return _run_rank(options, world, stop)
     except RunnerError as error:
-        if isinstance(error, ManifestError | LaunchError) and world.rank != 0:
+        if isinstance(error, SAID_ONCE) and world.rank != 0:
             error.is_told = True  # every rank reads the same file: rank 0 says it
         raise
     except Exception as error:
@@ -126,14 +136,12 @@ def _run(options: argparse.Namespace) -> int:
         os._exit(int(ExitCode.ERROR))
 
 
-def _run_rank(options: argparse.Namespace, world: World) -> int:
+def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> int:
     from runner.run import run
     from runner.start import Job
-    from runner.stop import Stop
 
     loaded = load(options.manifest, options.set)
-    stop = Stop(loaded.manifest.stop_grace_s)
-    stop.install()
+    stop.grace_s = loaded.manifest.stop_grace_s
     output = _output(options, loaded)
     _quiet(world)
     job = Job(loaded, output, options.limit, options.regenerate, options.shard)
@@ -172,3 +180,13 @@ def _status(options: argparse.Namespace) -> int:
     summary = status(loaded, _output(options, loaded), options.limit, options.shard)
     print(json.dumps(summary, indent=2) if not options.exit_code else summary["sentence"])
     return int(summary["exit_code"]) if options.exit_code else ExitCode.COMPLETE
+
+
+def _stop(options: argparse.Namespace) -> int:
+    loaded = load(options.manifest, options.set)
+    folder = OutputFolder(_output(options, loaded), loaded.manifest.output)
+    jobs = live_shards(folder)
+    for shard in jobs:
+        folder.stop_file(shard).touch()
+    print(f"asked {len(jobs)} jobs to stop" if jobs else f"no job works on {folder.dir}")
+    return ExitCode.COMPLETE

@@ -41,6 +41,10 @@ class OutputFolder:
     def image(self, index: int) -> Path:
         return self.dir / image_name(index, self.images_per_folder)
 
+    def stop_file(self, shard: tuple[int, int] | None) -> Path:
+        """Its existence asks the job to stop; each job of an array has its own."""
+        return self.own / (f"stop-{shard[0]}-of-{shard[1]}" if shard else "stop")
+
     def was_run(self) -> bool:
         return self.own.is_dir()
 

@@ -96,6 +96,7 @@ def _work(
     stop: Stop,
 ) -> None:
     """Take batches until none is left; a rank without a share loads no model."""
+    stop.watch_file(folder.stop_file(job.shard))
     layout = start.manifest.strategy.layout(world)
     has_share = bool(shard(start.pending, layout.replica, layout.replicas))
     if start.pending and world.local_rank == 0:

@@ -57,6 +57,7 @@ def prepare(job: Job, folder: OutputFolder, lock: FolderLock, world: World) -> S
     """Rank 0 alone. Raises RefusedError in any form: nothing but a folder was made until then."""
     folder.prepare()
     lock.acquire()
+    folder.stop_file(job.shard).unlink(missing_ok=True)  # a new launch means: go on
     recorded = recorded_in(folder)
     resolved = decide(job.loaded.manifest, recorded)
     spec = job.loaded.manifest.model.model_copy(update={"revision": resolved.revision})

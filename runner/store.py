@@ -4,6 +4,7 @@ The launcher's TCP store does it: no collective, so no GPU time-out can trip and
 waits for a dead one. A process that loses the store goes on with its own share.
 """
 
+import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,7 +15,9 @@ from runner.world import World
 __all__ = ["LocalStore", "Store", "StoreLostError", "connect"]
 
 CONNECT_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 10.0  # an operation takes less than a millisecond
 T = TypeVar("T")
+_Call = tuple[Callable[[], Any], "queue.SimpleQueue[Any]"]
 
 
 class StoreLostError(Exception):
@@ -54,11 +57,17 @@ class LocalStore:
 
 
 class _TcpStore:
-    """A client of the launcher's store; once lost, it stays lost."""
+    """A client of the launcher's store; once lost, it stays lost.
+
+    Where the other machine vanishes without a word, torch's client waits until the kernel gives the
+    connection up, a quarter of an hour. So a thread calls it, and we wait for that thread.
+    """
 
     def __init__(self, store: Any) -> None:
         self._store = store
         self._lost = False
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name="store", daemon=True).start()
 
     def add(self, key: str, amount: int = 1) -> int:
         return self._call(lambda: int(self._store.add(key, amount)))
@@ -76,11 +85,27 @@ class _TcpStore:
     def _call(self, operation: Callable[[], T]) -> T:
         if self._lost:
             raise StoreLostError
+        answers: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
+        self._calls.put((operation, answers))
         try:
-            return operation()
-        except RuntimeError as error:  # torch's DistStoreError and DistNetworkError are such
+            answer = answers.get(timeout=ANSWER_TIMEOUT_S)
+        except queue.Empty:
             self._lost = True
-            raise StoreLostError from error
+            raise StoreLostError(f"no answer for {ANSWER_TIMEOUT_S:.0f} s") from None
+        if isinstance(answer, RuntimeError):  # torch's DistStoreError and DistNetworkError are such
+            self._lost = True
+            raise StoreLostError from answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _serve(self) -> None:
+        while True:
+            operation, answers = self._calls.get()
+            try:
+                answers.put(operation())
+            except Exception as error:
+                answers.put(error)
 
 
 def connect(world: World) -> Store:
