@@ -40,7 +40,7 @@ def show(
     try:
         resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
         manifest = fill(loaded.manifest, resolved)
-        plan = Plan(manifest, loaded.prompts)
+        plan = Plan(manifest, loaded.prompts, loaded.path)
         layout = manifest.strategy.layout(World(world_size=world_size))
         from runner import pipeline
 
@@ -50,7 +50,7 @@ def show(
     except OfflineError as error:
         remarks.append(f"parameters and sizes not checked: {error}")
         manifest = fill(loaded.manifest, resolved)
-        plan = Plan(manifest, loaded.prompts)
+        plan = Plan(manifest, loaded.prompts, loaded.path)
         layout = manifest.strategy.layout(World(world_size=world_size))
     remarks += notices(plan)
     if len(plan) > ADVISE_FOLDERS and not manifest.output.images_per_folder:
