@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import runner
-from runner.errors import ExitCode, InterruptedRunError, LaunchError, ManifestError, RunnerError
+from runner.errors import (
+    DiskError,
+    ExitCode,
+    InterruptedRunError,
+    LaunchError,
+    ManifestError,
+    RunnerError,
+)
+from runner.files import DISK_ERRORS
 from runner.folder import OutputFolder
 from runner.lock import Shard, live_shards
 from runner.manifest import Loaded, load
@@ -129,6 +137,8 @@ def _run(options: argparse.Namespace) -> int:
             error.is_told = True  # every rank reads the same file: rank 0 says it
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            raise DiskError(error.errno, f"{error.filename}: {error.strerror}") from None
         # No barrier and no clean-up that could wait: the launcher must see this exit at once.
         print(f"runner: rank {world.rank}: {type(error).__name__}: {error}", file=sys.stderr)
         logging.getLogger("runner").error(traceback.format_exc())

@@ -17,10 +17,11 @@ HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your
 
 @dataclass(slots=True)
 class Scan:
-    """What lies in the folder: image names with their sizes, and temporary files."""
+    """What lies in the folder: image names with their sizes, temporary files with the launches
+    that wrote them."""
 
     sizes: dict[str, int]
-    temporaries: list[Path]
+    temporaries: list[tuple[Path, str]]
 
 
 class OutputFolder:
@@ -83,8 +84,8 @@ class OutputFolder:
     def _scan_into(self, found: Scan, directory: Path, prefix: str) -> None:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if files.launch_of(entry.name):
-                    found.temporaries.append(Path(entry.path))
+                if (launch := _writer_of(entry)) is not None:
+                    found.temporaries.append((Path(entry.path), launch))
                 elif entry.name.endswith(".png"):
                     # Links count as they are: a link is no image of ours, wherever it leads.
                     size = entry.stat(follow_symlinks=False).st_size
@@ -96,3 +97,11 @@ class OutputFolder:
                     and entry.is_dir(follow_symlinks=False)
                 ):
                     self._scan_into(found, Path(entry.path), f"{entry.name}/")
+
+
+def _writer_of(entry: "os.DirEntry[str]") -> str | None:
+    """The launch that a temporary file or a claim is of, or None for any other file."""
+    if entry.name.startswith(".") and entry.name.endswith(f".png{files.CLAIM}"):
+        with contextlib.suppress(OSError):
+            return Path(entry.path).read_bytes()[:64].decode(errors="replace")
+    return files.launch_of(entry.name)

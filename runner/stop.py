@@ -27,6 +27,7 @@ class Stop:
     def __init__(self, grace_s: float) -> None:
         self.grace_s = grace_s
         self.reason = ""
+        self.is_final = False
         self.on_request: Callable[[], None] | None = None
         self._deadline: float | None = None  # on the monotonic clock
         self._file: Path | None = None
@@ -53,13 +54,15 @@ class Stop:
         """Stop once the process that started this one is gone: nobody would end us."""
         self._parent = os.getppid()
 
-    def request(self, reason: str) -> None:
+    def request(self, reason: str, *, is_final: bool = False) -> None:
+        """`is_final`: a launcher's restart is not to go on with the work."""
         if self._deadline is not None:
             return
-        self.reason = reason
+        self.reason, self.is_final = reason, is_final
         self._deadline = time.monotonic() + self.grace_s
         if self.on_request is not None:
-            self.on_request()
+            # Not in this thread, which keeps the deadline: it may talk to a store that hangs.
+            threading.Thread(target=self.on_request, daemon=True).start()
 
     @property
     def requested(self) -> bool:
@@ -75,7 +78,7 @@ class Stop:
                 for number in os.read(reading, 64):
                     self._on_signal(number)
             elif self._file is not None and os.path.lexists(self._file):
-                self.request(f"{self._file.name} file")
+                self.request("the stop file", is_final=True)
             elif self._parent not in (None, os.getppid()):
                 self.request("the launcher is gone")
         os._exit(ExitCode.INCOMPLETE)

@@ -8,7 +8,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,14 +159,12 @@ def workers(agent: int) -> list[psutil.Process]:
 
 def kill_tree(pid: int) -> None:
     for process in [*workers(pid), psutil.Process(pid)]:
-        with_suppressed_kill(process)
+        kill(process)
 
 
-def with_suppressed_kill(process: psutil.Process, number: int = signal.SIGKILL) -> None:
-    try:
+def kill(process: psutil.Process, number: int = signal.SIGKILL) -> None:
+    with suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass
 
 
 @contextmanager
