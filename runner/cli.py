@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -32,7 +33,7 @@ __all__ = ["main"]
 
 SAID_ONCE = (ManifestError, LaunchError, InterruptedRunError)
 DEFAULT_GRACE_S = 20.0  # until the manifest is read
-COMMANDS = ("run", "validate", "plan", "status", "stop")
+COMMANDS = ("run", "validate", "plan", "status", "stop", "slurm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,10 +76,23 @@ def _parser() -> argparse.ArgumentParser:
     _add_parts(status)
 
     _command(commands, "stop", _stop, "ask the jobs that work on the output folder to stop")
+
+    slurm = _command(commands, "slurm", _slurm, "print a batch script for Slurm")
+    slurm.add_argument("--nodes", type=_positive, default=1, metavar="N")
+    slurm.add_argument("--gpus-per-node", type=_positive, required=True, metavar="N")
+    slurm.add_argument("--time", required=True, metavar="T", help="the limit, as D-HH:MM:SS")
+    slurm.add_argument("--cpus-per-gpu", type=_positive, default=4, metavar="N")
+    slurm.add_argument("--partition", metavar="NAME")
+    slurm.add_argument("--array", type=_positive, metavar="N", help="N one-node jobs, a shard each")
+    slurm.add_argument(
+        "--signal-lead-s", type=_positive, default=120, metavar="S", help=_SIGNAL_LEAD
+    )
+    slurm.add_argument("--submit", action="store_true", help="give the script to sbatch")
     return parser
 
 
 _REGENERATE = "remake or remove finished images that the manifest no longer describes"
+_SIGNAL_LEAD = "seconds before the limit at which the job begins to stop"
 _EXIT_CODE = "answer with 0 complete, 3 some failed, 75 not complete, 2 refused"
 
 
@@ -199,4 +213,18 @@ def _stop(options: argparse.Namespace) -> int:
     for shard in jobs:
         folder.stop_file(shard).touch()
     print(f"asked {len(jobs)} jobs to stop" if jobs else f"no job works on {folder.dir}")
+    return ExitCode.COMPLETE
+
+
+def _slurm(options: argparse.Namespace) -> int:
+    from runner.slurm import Request, script, submit
+
+    loaded = load(options.manifest, options.set)
+    names = [field.name for field in dataclasses.fields(Request)]
+    request = Request(**{name: getattr(options, name) for name in names})
+    given = [word for assignment in options.set for word in ("--set", assignment)]
+    if options.output is not None:
+        given += ["--output", str(options.output)]
+    text = script(options.manifest, _output(options, loaded), given, request)
+    print(submit(text) if options.submit else text, end="\n" if options.submit else "")
     return ExitCode.COMPLETE

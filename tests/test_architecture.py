@@ -30,7 +30,7 @@ ROWS = (
     ("pipeline",),
     ("resume", "report", "writer", "progress", "fake"),
     ("start",),
-    ("planned", "status", "run"),
+    ("planned", "status", "run", "slurm"),
     ("cli",),
     ("__main__",),
 )
