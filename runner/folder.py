@@ -17,10 +17,11 @@ HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your
 
 @dataclass(slots=True)
 class Scan:
-    """What lies in the folder: image names with their sizes, and temporary files."""
+    """What lies in the folder: image names with their sizes, temporary files with the launches
+    that wrote them."""
 
     sizes: dict[str, int]
-    temporaries: list[Path]
+    temporaries: list[tuple[Path, str]]
 
 
 class OutputFolder:
@@ -40,6 +41,10 @@ class OutputFolder:
 
     def image(self, index: int) -> Path:
         return self.dir / image_name(index, self.images_per_folder)
+
+    def stop_file(self, shard: tuple[int, int] | None) -> Path:
+        """Its existence asks the job to stop; each job of an array has its own."""
+        return self.own / (f"stop-{shard[0]}-of-{shard[1]}" if shard else "stop")
 
     def was_run(self) -> bool:
         return self.own.is_dir()
@@ -79,8 +84,8 @@ class OutputFolder:
     def _scan_into(self, found: Scan, directory: Path, prefix: str) -> None:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if files.launch_of(entry.name):
-                    found.temporaries.append(Path(entry.path))
+                if (launch := _writer_of(entry)) is not None:
+                    found.temporaries.append((Path(entry.path), launch))
                 elif entry.name.endswith(".png"):
                     # Links count as they are: a link is no image of ours, wherever it leads.
                     size = entry.stat(follow_symlinks=False).st_size
@@ -92,3 +97,11 @@ class OutputFolder:
                     and entry.is_dir(follow_symlinks=False)
                 ):
                     self._scan_into(found, Path(entry.path), f"{entry.name}/")
+
+
+def _writer_of(entry: "os.DirEntry[str]") -> str | None:
+    """The launch that a temporary file or a claim is of, or None for any other file."""
+    if entry.name.startswith(".") and entry.name.endswith(f".png{files.CLAIM}"):
+        with contextlib.suppress(OSError):
+            return Path(entry.path).read_bytes()[:64].decode(errors="replace")
+    return files.launch_of(entry.name)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runner.errors import DiskError
+
 __all__ = ["Done", "Failed", "Journal", "Record", "merge"]
 
 
@@ -73,15 +75,25 @@ class Journal:
             self._descriptor = None
 
     def _append(self, **values: Any) -> None:
+        """A whole line, or none. Raises DiskError."""
+        line = json.dumps(values, ensure_ascii=False, separators=(",", ":")) + "\n"
+        try:
+            self._write(line.encode())
+        except OSError as error:
+            raise DiskError(error.errno, f"{self.path}: {error.strerror}") from error
+
+    def _write(self, data: bytes) -> None:
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL
             self._descriptor = os.open(self.path, flags, 0o666)
-        line = json.dumps(values, ensure_ascii=False, separators=(",", ":")) + "\n"
-        data = line.encode()
-        written = os.write(self._descriptor, data)
-        if written < len(data):  # the disk is full: make the rest of the line torn, not merged
-            os.write(self._descriptor, data[written:])
+        start = os.fstat(self._descriptor).st_size
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError:
+            os.ftruncate(self._descriptor, start)  # the disk took a part of the line
+            raise
 
 
 def merge(folder: Path) -> Record:

@@ -16,7 +16,7 @@ from runner import files
 from runner.errors import FolderError
 from runner.folder import OutputFolder
 
-__all__ = ["FolderLock", "Shard", "live_launches"]
+__all__ = ["FolderLock", "Shard", "live_launches", "live_shards"]
 
 HEARTBEAT_S = 3.0
 DEAD_AFTER_S = 30.0  # without a heartbeat, for an owner on another machine
@@ -86,6 +86,16 @@ class FolderLock:
         while not self._stop.wait(HEARTBEAT_S):
             with contextlib.suppress(OSError):
                 os.utime(self.path)
+
+
+def live_shards(folder: OutputFolder) -> list[Shard | None]:
+    """What the living jobs on the folder do: a shard each, or None for all of it."""
+    found: list[Shard | None] = []
+    for path in sorted(folder.locks.glob("*.json")) if folder.locks.is_dir() else []:
+        owner = _read(path)
+        if is_alive(path, owner, 0.0):
+            found.append(tuple(owner["shard"]) if owner.get("shard") else None)
+    return found
 
 
 def live_launches(folder: OutputFolder, *, wait: bool = False) -> set[str]:

@@ -54,8 +54,13 @@ class Failure:
 class Renderer(Protocol):
     """What the run needs of a pipeline: `fake.FakePipeline` is another."""
 
-    def render(self, tasks: Sequence[Task]) -> Iterator[Image | Failure]:
-        """A result per task, in order. Raises DroppedError, and what no other image survives."""
+    def render(
+        self, tasks: Sequence[Task], degraded: Sequence[str] = ()
+    ) -> Iterator[Image | Failure]:
+        """A result per task, in order; `degraded` goes into their records.
+
+        Raises DroppedError, and what no other image survives.
+        """
 
 
 class Pipeline:
@@ -68,9 +73,11 @@ class Pipeline:
         accepted = inspect.signature(pipe.__call__).parameters
         self._has_callback = "callback_on_step_end" in accepted
 
-    def render(self, tasks: Sequence[Task]) -> Iterator[Image | Failure]:
+    def render(
+        self, tasks: Sequence[Task], degraded: Sequence[str] = ()
+    ) -> Iterator[Image | Failure]:
         """A batch that fails as a whole is made again one by one: the others must not suffer."""
-        failure = yield from self._attempt(tasks, [])
+        failure = yield from self._attempt(tasks, [*degraded])
         if failure is None:
             return
         if len(tasks) == 1:

@@ -1,5 +1,6 @@
 """Journals → metadata.jsonl, failures.jsonl and summary.json, which say how the folder stands."""
 
+import collections
 import dataclasses
 import json
 import time
@@ -75,8 +76,11 @@ def rebuild(
     record: Record,
     asked: bytearray,
     launch: Launch,
+    *,
+    dry: bool = False,
 ) -> Counts:
     """Write metadata.jsonl and failures.jsonl anew, in index order, streaming; count on the way.
+    `dry`: only count.
 
     An image counts as done where a journal says so with the plan's fingerprint and its file has
     the size recorded. `asked` has one byte an image: 1 for those the launch was to make.
@@ -106,6 +110,9 @@ def rebuild(
                 fault = {"kind": failed.kind, "error": failed.error}
                 failures.append(_line({"index": task.index, "prompt": task.prompt, **fault}))
 
+    if dry:
+        collections.deque(metadata(), maxlen=0)
+        return counts
     files.replace(folder.metadata, metadata(), launch.id)
     if failures:
         files.replace(folder.failures, failures, launch.id)
@@ -129,9 +136,16 @@ def _line(values: Mapping[str, Any]) -> bytes:
 
 
 def write_summary(
-    folder: OutputFolder, outcome: Outcome, counts: Counts, launch: Launch, errors: list[str]
+    folder: OutputFolder,
+    outcome: Outcome,
+    counts: Counts,
+    launch: Launch,
+    errors: list[str],
+    *,
+    dry: bool = False,
 ) -> dict[str, Any]:
-    """Write summary.json and return it; while the launch runs, its times and rates are open."""
+    """Write summary.json and return it; while the launch runs, its times and rates are open.
+    `dry`: only return it."""
     ended = outcome != "running"
     seconds = round(time.time() - launch.started, 3) if ended else None
     summary = {
@@ -148,7 +162,8 @@ def write_summary(
         "errors": errors,
     }
     data = json.dumps(summary, ensure_ascii=False, indent=2) + "\n"
-    files.replace(folder.summary, (data.encode(),), launch.id)
+    if not dry:
+        files.replace(folder.summary, (data.encode(),), launch.id)
     return summary
 
 

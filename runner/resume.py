@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner import files
 from runner.errors import FolderError
 from runner.folder import OutputFolder
 from runner.images import image_name, read_text
@@ -111,8 +110,8 @@ def clear(
         folder.image(index).unlink(missing_ok=True)
     for task, done in found.adopted:
         journal.done(task.index, done.fingerprint, done.size, done.crc, done.made)
-    for path in folder.scan().temporaries:
-        if files.launch_of(path.name) not in live:
+    for path, launch in folder.scan().temporaries:
+        if launch not in live:
             path.unlink(missing_ok=True)
     verified = [name for name in record.unclean if _launch(name) not in live]
     if verified:

@@ -10,14 +10,17 @@ import secrets
 import sys
 import time
 import traceback
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from runner import model, report
-from runner.errors import ExitCode, InterruptedRunError, RunnerError, refusal
+from runner.crashes import Crashes, alone, deaths
+from runner.errors import ExitCode, InterruptedRunError, RefusedError, RunnerError, refusal
 from runner.folder import OutputFolder
-from runner.journal import Journal, merge
+from runner.journal import Done, Journal, merge
 from runner.lock import FolderLock
-from runner.plan import Fingerprints
+from runner.plan import Fingerprints, Task
 from runner.progress import Progress
 from runner.pulse import Pulse
 from runner.report import Counts, Launch
@@ -26,12 +29,14 @@ from runner.shard import shard, take
 from runner.start import Job, Start, hear, notices, prepare, tell, tell_error
 from runner.stop import Stop
 from runner.store import Store, StoreLostError, connect
+from runner.strategies import Layout
 from runner.world import World, set_device
 
 __all__ = ["run"]
 
 log = logging.getLogger(__name__)
 
+ENDED = "ended"  # the exit code, where a restart has nothing to add
 GONE_AFTER_S = 30.0  # a rank without a beat
 GONE_AFTER_STOP_S = 5.0  # the same, once this rank was asked to stop
 
@@ -42,6 +47,7 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
     store = connect(world)
     pulse = Pulse(store, world.rank, world.world_size)
     try:
+        _end_if_ended(store, world)
         if world.rank == 0:
             return _lead(job, folder, store, pulse, world, stop)
         start = hear(job, store, pulse, stop)
@@ -61,10 +67,12 @@ def _lead(
     started = time.time()
     try:
         try:
-            start = prepare(job, folder, lock, world)
+            start = prepare(job, folder, lock, world, deaths(store, world.world_size))
         except BaseException as error:
             with contextlib.suppress(StoreLostError):
                 tell_error(error if isinstance(error, RunnerError) else repr(error), store)
+                if isinstance(error, RefusedError):
+                    store.command.set(ENDED, str(int(error.exit_code)))
             raise
         tell(start, store)
         launch = _launch(start, world, started)
@@ -79,11 +87,30 @@ def _lead(
                 _work(start, job, folder, store, pulse, world, stop)
             finally:
                 pulse.end()
+            _wait_for_all(pulse, stop)
+        code = _report(start, job, folder, launch)
+        if stop.is_final or code == ExitCode.FAILED:
             with contextlib.suppress(StoreLostError):
-                pulse.wait_for_all(lambda: GONE_AFTER_STOP_S if stop.requested else GONE_AFTER_S)
-        return _report(start, job, folder, launch)
+                store.command.set(ENDED, str(int(code)))
+        return code
     finally:
         lock.release()
+
+
+def _end_if_ended(store: Store, world: World) -> None:
+    """A launcher restarts all ranks after any exit code but 0, also where there is nothing to gain:
+    images failed, the job was refused, somebody asked it to stop."""
+    code = store.command.get(ENDED) if world.restart else None
+    if code is not None:
+        raise refusal("ended before this restart", int(code))
+
+
+def _wait_for_all(pulse: Pulse, stop: Stop) -> list[int]:
+    """Rank 0 waits for the other ranks; those that are gone."""
+    try:
+        return pulse.wait_for_all(lambda: GONE_AFTER_STOP_S if stop.requested else GONE_AFTER_S)
+    except StoreLostError:
+        return []
 
 
 def _work(
@@ -96,6 +123,7 @@ def _work(
     stop: Stop,
 ) -> None:
     """Take batches until none is left; a rank without a share loads no model."""
+    stop.watch_file(folder.stop_file(job.shard))
     layout = start.manifest.strategy.layout(world)
     has_share = bool(shard(start.pending, layout.replica, layout.replicas))
     if start.pending and world.local_rank == 0:
@@ -105,7 +133,7 @@ def _work(
     journal = Journal(folder.journals, start.generation, world.rank, start.launch)
     try:
         model_folder = _wait_for_model(start, pulse, world, stop)
-        _make_images(start, job, folder, model_folder, journal, store, world, stop)
+        _make_images(start, job, folder, model_folder, journal, store, pulse, world, stop)
     except Exception as error:
         with contextlib.suppress(OSError):
             journal.error(f"rank {world.rank}: {error!r}", traceback.format_exc())
@@ -122,6 +150,7 @@ def _make_images(
     model_folder: Path,
     journal: Journal,
     store: Store,
+    pulse: Pulse,
     world: World,
     stop: Stop,
 ) -> None:
@@ -131,6 +160,8 @@ def _make_images(
 
     manifest, plan, strategy = start.manifest, start.plan, start.manifest.strategy
     pipeline = load(manifest, model_folder, strategy, device, stop)
+    crashes = Crashes(store, world.rank)
+    stop.on_request = crashes.clear
     layout = strategy.layout(world)
     limit = len(plan) if job.limit is None else job.limit
     # The writer's thread hashes with its own: rank 0's may be in use.
@@ -138,16 +169,39 @@ def _make_images(
     with Writer(
         folder, manifest, fingerprints, journal, store, start.launch, regenerate=job.regenerate
     ) as writer:
-        for number in take(store, start.pending, layout.replica, layout.replicas):
+        mine = take(store, start.pending, layout.replica, layout.replicas)
+        for number in chain(mine, _leftovers(start, job, folder, pulse, layout, stop)):
             if stop.requested or _too_many_failures(store, manifest.max_failures):
                 return
-            tasks = [plan.task(index) for index in plan.batch(number)]
-            try:
-                for result in pipeline.render(tasks):
-                    if result.task.index < limit:
-                        writer.put(result)
-            except DroppedError:
-                return
+            for indices in alone(plan.batch(number), start.deaths):
+                tasks = [plan.task(index) for index in indices]
+                degraded = () if indices == plan.batch(number) else ("batch split",)
+                try:
+                    with crashes.during(indices):
+                        for result in pipeline.render(tasks, degraded):
+                            if result.task.index < limit:
+                                writer.put(result)
+                except DroppedError:
+                    return
+
+
+def _leftovers(
+    start: Start, job: Job, folder: OutputFolder, pulse: Pulse, layout: Layout, stop: Stop
+) -> Iterator[int]:
+    """Rank 0 waits for the others and then takes the batches that dead ones had begun."""
+    if layout.replica or layout.ranks_per_replica > 1 or not _wait_for_all(pulse, stop):
+        return
+    done, plan = merge(folder.journals).done, start.plan
+    asked = asked_images(plan, job.limit, job.shard)
+    for number in start.pending:
+        wanted = [plan.task(index) for index in plan.batch(number) if asked[index]]
+        if any(not _is_made(task, start.fingerprints, done) for task in wanted):
+            yield number
+
+
+def _is_made(task: Task, fingerprints: Fingerprints, done: Mapping[int, Done]) -> bool:
+    known = done.get(task.index)
+    return known is not None and known.fingerprint == fingerprints.of(task)
 
 
 def _too_many_failures(store: Store, most: int | None) -> bool:

@@ -7,11 +7,12 @@ import dataclasses
 import json
 import zlib
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from runner import demo, model
+from runner.crashes import quarantined
 from runner.errors import FolderError, InterruptedRunError, RunnerError, StrategyError, refusal
 from runner.files import replace
 from runner.folder import HEADER, OutputFolder
@@ -50,13 +51,17 @@ class Start:
     plan: Plan
     fingerprints: Fingerprints
     pending: array[int]  # numbers of batches
+    deaths: dict[int, int] = field(default_factory=dict)  # see crashes.py
     finished: int = 0  # images that were there; known to rank 0
 
 
-def prepare(job: Job, folder: OutputFolder, lock: FolderLock, world: World) -> Start:
+def prepare(
+    job: Job, folder: OutputFolder, lock: FolderLock, world: World, deaths: dict[int, int]
+) -> Start:
     """Rank 0 alone. Raises RefusedError in any form: nothing but a folder was made until then."""
     folder.prepare()
     lock.acquire()
+    folder.stop_file(job.shard).unlink(missing_ok=True)  # a new launch means: go on
     recorded = recorded_in(folder)
     resolved = decide(job.loaded.manifest, recorded)
     spec = job.loaded.manifest.model.model_copy(update={"revision": resolved.revision})
@@ -69,17 +74,27 @@ def prepare(job: Job, folder: OutputFolder, lock: FolderLock, world: World) -> S
     found = survey(folder, start.plan, start.fingerprints, record, live)
     refuse(folder, found, regenerate=job.regenerate)
     asked = asked_images(start.plan, job.limit, job.shard)
+    crashed = [index for index in quarantined(deaths) if found.todo[index]]
+    for index in crashed:
+        found.todo[index] = 0
     pending = pending_batches(start.plan, found.todo, asked)
     if pending:
         preflight(start, world)
     journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
     clear(folder, found, journal, record, live)
+    for index in crashed:
+        fingerprint = start.fingerprints.of(start.plan.task(index))
+        journal.failed(index, fingerprint, "crashed", "its process died, and again alone", "")
     journal.close()
     header = (HEADER.encode(), dump(start.manifest).encode())
     replace(folder.manifest, header, lock.launch)
     # The survey's own journal came between the last launch and this one.
     return dataclasses.replace(
-        start, generation=record.generation + 2, pending=pending, finished=found.finished
+        start,
+        generation=record.generation + 2,
+        pending=pending,
+        finished=found.finished,
+        deaths=deaths,
     )
 
 
@@ -142,6 +157,7 @@ def tell(start: Start, store: Store) -> None:
         "launch": start.launch,
         "generation": start.generation,
         "resolved": start.resolved.model_dump(),
+        "deaths": list(start.deaths.items()),
         "pending": base64.b64encode(zlib.compress(start.pending.tobytes(), 1)).decode(),
     }
     store.set("start", json.dumps(values))
@@ -164,4 +180,9 @@ def hear(job: Job, store: Store, pulse: Pulse, stop: Stop) -> Start:
     start = _start(job, resolved, values["launch"])
     pending = array("Q")
     pending.frombytes(zlib.decompress(base64.b64decode(values["pending"])))
-    return dataclasses.replace(start, generation=values["generation"], pending=pending)
+    return dataclasses.replace(
+        start,
+        generation=values["generation"],
+        pending=pending,
+        deaths=dict(values["deaths"]),
+    )
