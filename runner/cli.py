@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import runner
-from runner.errors import ExitCode, LaunchError, ManifestError, RunnerError
+from runner.errors import ExitCode, LaunchError, ManifestError, ReplicaLostError, RunnerError
 from runner.lock import Shard
 from runner.manifest import Loaded, load
 from runner.world import World, world_from
@@ -114,6 +114,9 @@ def _run(options: argparse.Namespace) -> int:
     world = world_from()
     try:
         return _run_rank(options, world)
+    except ReplicaLostError as error:
+        print(f"runner: {error}", file=sys.stderr, flush=True)
+        os._exit(int(error.exit_code))  # the end of a broken process group could wait
     except RunnerError as error:
         if isinstance(error, ManifestError | LaunchError) and world.rank != 0:
             error.is_told = True  # every rank reads the same file: rank 0 says it

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Done", "Failed", "Journal", "Record", "merge"]
+__all__ = ["LOST", "Done", "Failed", "Journal", "Record", "merge"]
+
+LOST = "replica-lost"  # the kind of failure of an image that ended its replica
 
 
 class Done(NamedTuple):

@@ -10,23 +10,38 @@ import secrets
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner import model, report
-from runner.errors import ExitCode, InterruptedRunError, RunnerError, refusal
+from runner.errors import (
+    DiskError,
+    ExitCode,
+    InterruptedRunError,
+    ReplicaLostError,
+    RunnerError,
+    refusal,
+)
 from runner.folder import OutputFolder
-from runner.journal import Journal, merge
+from runner.group import replica_group
+from runner.journal import LOST, Journal, merge
 from runner.lock import FolderLock
-from runner.plan import Fingerprints
+from runner.plan import Fingerprints, Plan, Task
 from runner.progress import Progress
 from runner.pulse import Pulse
+from runner.replica import Replica
 from runner.report import Counts, Launch
 from runner.resume import asked_images
 from runner.shard import shard, take
 from runner.start import Job, Start, hear, notices, prepare, tell, tell_error
 from runner.stop import Stop
 from runner.store import Store, StoreLostError, connect
+from runner.strategies import Layout
 from runner.world import World, set_device
+
+if TYPE_CHECKING:
+    from runner.pipeline import Pipeline
 
 __all__ = ["run"]
 
@@ -45,7 +60,7 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
         if world.rank == 0:
             return _lead(job, folder, store, pulse, world, stop)
         start = hear(job, store, pulse, stop)
-        _work(start, job, folder, store, pulse, world, stop)
+        _work(start, job, folder, store, pulse, world, stop, lambda: None)
         return ExitCode.COMPLETE  # what became of the whole job is rank 0's to say
     except StoreLostError:
         raise InterruptedRunError("the launcher's store is out of reach") from None
@@ -74,9 +89,17 @@ def _lead(
             counts = Counts(len(start.plan), done=start.finished)
             report.write_summary(folder, "running", counts, launch, [])
         images = sum(len(start.plan.batch(number)) for number in start.pending)
+
+        def on_lost() -> None:
+            _report(start, job, folder, launch)
+            lock.release()
+
         with Progress(store, images):
             try:
-                _work(start, job, folder, store, pulse, world, stop)
+                _work(start, job, folder, store, pulse, world, stop, on_lost)
+            except ReplicaLostError:
+                on_lost()
+                raise
             finally:
                 pulse.end()
             with contextlib.suppress(StoreLostError):
@@ -94,10 +117,12 @@ def _work(
     pulse: Pulse,
     world: World,
     stop: Stop,
+    on_lost: Callable[[], None],
 ) -> None:
-    """Take batches until none is left; a rank without a share loads no model."""
+    """Take batches until none is left; a rank without a share loads no model. Where the ranks of a
+    replica lose each other, `on_lost` is called before the process ends."""
     layout = start.manifest.strategy.layout(world)
-    has_share = bool(shard(start.pending, layout.replica, layout.replicas))
+    has_share = not layout.is_idle and bool(shard(start.pending, layout.replica, layout.replicas))
     if start.pending and world.local_rank == 0:
         _fetch(start, store, world)  # for all ranks of this node
     if not has_share:
@@ -105,7 +130,9 @@ def _work(
     journal = Journal(folder.journals, start.generation, world.rank, start.launch)
     try:
         model_folder = _wait_for_model(start, pulse, world, stop)
-        _make_images(start, job, folder, model_folder, journal, store, world, stop)
+        first_rank = world.rank - layout.rank_in_replica
+        with Replica(layout, store, pulse, first_rank, on_lost) as replica:
+            _make_images(start, job, folder, model_folder, journal, store, world, stop, replica)
     except Exception as error:
         with contextlib.suppress(OSError):
             journal.error(f"rank {world.rank}: {error!r}", traceback.format_exc())
@@ -124,30 +151,78 @@ def _make_images(
     store: Store,
     world: World,
     stop: Stop,
+    replica: Replica,
 ) -> None:
+    manifest, strategy, layout = start.manifest, start.manifest.strategy, replica.layout
     device = set_device(world)
-    from runner.pipeline import DroppedError, load
+    from runner.pipeline import DroppedError, Failure, load
     from runner.writer import Writer
 
-    manifest, plan, strategy = start.manifest, start.plan, start.manifest.strategy
-    pipeline = load(manifest, model_folder, strategy, device, stop)
-    layout = strategy.layout(world)
-    limit = len(plan) if job.limit is None else job.limit
     # The writer's thread hashes with its own: rank 0's may be in use.
     fingerprints = Fingerprints(manifest, model.identity(manifest.model))
-    with Writer(
-        folder, manifest, fingerprints, journal, store, start.launch, regenerate=job.regenerate
-    ) as writer:
-        for number in take(store, start.pending, layout.replica, layout.replicas):
-            if stop.requested or _too_many_failures(store, manifest.max_failures):
-                return
-            tasks = [plan.task(index) for index in plan.batch(number)]
-            try:
-                for result in pipeline.render(tasks):
-                    if result.task.index < limit:
-                        writer.put(result)
-            except DroppedError:
-                return
+    with replica_group(world, layout, device):
+        link = None if replica.is_alone else replica
+        pipeline = load(manifest, model_folder, strategy, device, stop, layout, link)
+        if not layout.is_leader:
+            _follow(start, pipeline, replica, journal, fingerprints)
+            return
+        limit = len(start.plan) if job.limit is None else job.limit
+        with Writer(
+            folder, manifest, fingerprints, journal, store, start.launch, regenerate=job.regenerate
+        ) as writer:
+            for number in replica.lead(_next_batches(start, store, layout, stop)):
+                tasks = _tasks(start.plan, number)
+                try:
+                    for result in pipeline.render(tasks):
+                        if result.task.index < limit:
+                            writer.put(result)
+                except DroppedError:
+                    return
+                except Exception as error:
+                    if replica.is_alone or isinstance(error, StoreLostError | DiskError):
+                        raise
+                    for task in tasks:
+                        writer.put(Failure(task, LOST, str(error), traceback.format_exc()))
+                    raise ReplicaLostError(str(error)) from error
+
+
+def _follow(
+    start: Start,
+    pipeline: "Pipeline",
+    replica: Replica,
+    journal: Journal,
+    fingerprints: Fingerprints,
+) -> None:
+    """Compute along with the leader, who writes. What only this rank knows of a failure, it records
+    itself."""
+    from runner.pipeline import DroppedError
+
+    for number in replica.follow():
+        tasks = _tasks(start.plan, number)
+        try:
+            for _ in pipeline.render(tasks):
+                pass
+        except DroppedError:
+            return
+        except StoreLostError:
+            raise
+        except Exception as error:
+            for task in tasks:
+                fingerprint = fingerprints.of(task)
+                journal.failed(task.index, fingerprint, LOST, str(error), traceback.format_exc())
+            raise ReplicaLostError(str(error)) from error
+
+
+def _tasks(plan: Plan, number: int) -> list[Task]:
+    return [plan.task(index) for index in plan.batch(number)]
+
+
+def _next_batches(start: Start, store: Store, layout: Layout, stop: Stop) -> Iterator[int]:
+    """Batches that are this replica's to do, until we should stop."""
+    for number in take(store, start.pending, layout.replica, layout.replicas):
+        if stop.requested or _too_many_failures(store, start.manifest.max_failures):
+            return
+        yield number
 
 
 def _too_many_failures(store: Store, most: int | None) -> bool:

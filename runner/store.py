@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from runner.world import World
 
-__all__ = ["LocalStore", "Store", "StoreLostError", "connect"]
+__all__ = ["LocalStore", "Store", "StoreLostError", "connect", "raw_store"]
 
 CONNECT_TIMEOUT_S = 60.0
 T = TypeVar("T")
@@ -90,16 +90,25 @@ def connect(world: World) -> Store:
     """
     if world.world_size == 1:
         return LocalStore()
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
-
     try:
-        store = TCPStore(
-            world.master_addr,
-            world.master_port,
-            is_master=world.rank == 0 and not world.agent_store,
-            timeout=timedelta(seconds=CONNECT_TIMEOUT_S),
-            wait_for_workers=False,
-        )
+        return _TcpStore(raw_store(world, "", serves=world.rank == 0 and not world.agent_store))
     except RuntimeError as error:
         raise StoreLostError from error
-    return _TcpStore(PrefixStore(f"runner/{world.run_id}/{world.restart}", store))
+
+
+def raw_store(world: World, part: str, *, serves: bool = False) -> Any:
+    """torch's own client of this launch's store, for keys of one part; `serves`: host it here.
+
+    Raises RuntimeError where it cannot be reached.
+    """
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+    store = TCPStore(
+        world.master_addr,
+        world.master_port,
+        is_master=serves,
+        timeout=timedelta(seconds=CONNECT_TIMEOUT_S),
+        wait_for_workers=False,
+    )
+    run = f"runner/{world.run_id}/{world.restart}"
+    return PrefixStore(f"{run}/{part}" if part else run, store)
