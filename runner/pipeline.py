@@ -22,13 +22,12 @@ from runner.plan import Plan, Task, is_text
 from runner.replica import Replica
 from runner.settings import nearest
 from runner.stop import Stop
-from runner.strategies import Layout, StrategyBase
+from runner.strategies import StrategyBase
+from runner.world import World
 
 __all__ = ["DroppedError", "Failure", "Image", "Pipeline", "Renderer", "check", "load"]
 
 log = logging.getLogger(__name__)
-
-ALONE = Layout(replicas=1, replica=0)
 
 
 class DroppedError(Exception):
@@ -271,13 +270,18 @@ class ModelSource:
     folder: Path
     manifest: Manifest
 
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.manifest.dtype)
+        return dtype
+
     def pipeline(self, **arguments: Any) -> Any:
         import diffusers
 
         spec = self.manifest.model
         return diffusers.DiffusionPipeline.from_pretrained(
             self.folder,
-            dtype=getattr(torch, self.manifest.dtype),
+            dtype=self.dtype,
             trust_remote_code=spec.trust_remote_code,
             **self._common(),
             **arguments,
@@ -289,7 +293,7 @@ class ModelSource:
         return getattr(module, class_name).from_pretrained(
             self.folder,
             subfolder=name,
-            dtype=getattr(torch, self.manifest.dtype),
+            dtype=self.dtype,
             **self._common(),
             **arguments,
         )
@@ -309,13 +313,13 @@ def load(
     strategy: StrategyBase,
     device: torch.device,
     stop: Stop,
-    layout: Layout = ALONE,
+    world: World,
     replica: Replica | None = None,
 ) -> Pipeline:
     """The pipeline where the strategy puts it. Raises ModelError where diffusers refuses."""
     quiet_libraries()
     try:
-        pipe = strategy.load(ModelSource(folder, manifest), device, layout)
+        pipe = strategy.load(ModelSource(folder, manifest), device, world)
     except (OSError, ValueError, ImportError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"{manifest.model.id}: cannot be loaded: {lines[0]}") from error

@@ -154,7 +154,7 @@ def _make_images(
     replica: Replica,
 ) -> None:
     manifest, strategy, layout = start.manifest, start.manifest.strategy, replica.layout
-    device = set_device(world)
+    device = set_device(world, share=strategy.shares_node)
     from runner.pipeline import DroppedError, Failure, load
     from runner.writer import Writer
 
@@ -162,7 +162,7 @@ def _make_images(
     fingerprints = Fingerprints(manifest, model.identity(manifest.model))
     with replica_group(world, layout, device):
         link = None if replica.is_alone else replica
-        pipeline = load(manifest, model_folder, strategy, device, stop, layout, link)
+        pipeline = load(manifest, model_folder, strategy, device, stop, world, link)
         if not layout.is_leader:
             _follow(start, pipeline, replica, journal, fingerprints)
             return

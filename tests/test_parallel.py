@@ -11,10 +11,13 @@ from launches import Ended, Launcher
 CLASSES = {"flux": "FluxTransformer2DModel", "qwen": "QwenImageTransformer2DModel"}
 ULYSSES = "{kind: context_parallel, ulysses_degree: 2}"
 PROMPTS = ("a red fox", "the moon", "a dog under the sun")
+NEGATIVE = "a cat on the snow"
 
 
-def write(folder: Path, model: Path, strategy: str, more: str = "", prompts=PROMPTS) -> Path:
-    """A manifest whose texts have odd numbers of tokens."""
+def write(
+    folder: Path, model: Path, strategy: str, more: str = "", prompts=PROMPTS, negative=NEGATIVE
+) -> Path:
+    """A manifest whose texts, the negative one too, have odd numbers of tokens with Qwen-Image."""
     folder.mkdir(exist_ok=True)
     path = folder / "job.yaml"
     text = f"""
@@ -23,7 +26,7 @@ def write(folder: Path, model: Path, strategy: str, more: str = "", prompts=PROM
         output: {folder / "out"}
         seed: 3
         parameters: {{height: 64, width: 64, num_inference_steps: 2, max_sequence_length: 16,
-          true_cfg_scale: 2.0, negative_prompt: a cat on the snow}}
+          true_cfg_scale: 2.0, negative_prompt: {negative}}}
         prompts: {json.dumps(list(prompts))}
         """
     path.write_text(textwrap.dedent(text) + more)
@@ -69,24 +72,22 @@ VARIANTS = {
         (4, "{kind: tensor_parallel, degree: 2}"),  # two replicas
     ],
 }
-# Where no "anything" variant helps, the texts must have as many tokens as divide.
-EVEN = {"qwen": ("a red fox in the snow", "a red dog under the sun", "the moon on a green hill")}
+# Where no "anything" variant helps, the texts must have as many tokens as divide: 16 each.
+EVEN = ("a red fox in the snow", "a red dog under the sun", "the moon on a green hill")
+EVEN_NEGATIVE = "a red cat on the snow"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("model", CLASSES, ids=CLASSES.get)
 def test_images_equal_one_process(launch, models, one_process, tmp_path, model, variant):
-    expected = one_process[model]
-    prompts = PROMPTS
-    more = ""
-    if variant == "unified" and model in EVEN:
-        prompts = EVEN[model]
-        more = "# equal lengths\n"
-        path = write(tmp_path / "one", models / model, "data_parallel", more, prompts)
+    expected, texts = one_process[model], (PROMPTS, NEGATIVE)
+    if variant == "unified":
+        texts = (EVEN, EVEN_NEGATIVE)
+        path = write(tmp_path / "one", models / model, "data_parallel", "", *texts)
         assert render(launch, 1, path, "patches:keep_floats").codes == [0]
         expected = floats(path.parent)
     for number, (world_size, strategy) in enumerate(VARIANTS[variant]):
-        path = write(tmp_path / str(number), models / model, strategy, more, prompts)
+        path = write(tmp_path / str(number), models / model, strategy, "", *texts)
         ended = render(launch, world_size, path, "patches:keep_floats")
         assert ended.codes == [0] * world_size, ended.words
         difference = max(

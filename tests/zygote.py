@@ -43,7 +43,7 @@ def launch(request: dict) -> dict:
     os.waitpid(agent, 0)
     return {
         "codes": codes,
-        "output": [(folder / f"rank{rank}.txt").read_text() for rank in range(len(ranks))],
+        "output": [read(folder / f"rank{rank}.txt") for rank in range(len(ranks))],
         "seconds": time.monotonic() - started,
     }
 
@@ -123,6 +123,10 @@ def signal_all(ranks: dict[int, int], codes: dict[int, int], number: int) -> Non
         if rank not in codes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 def free_port() -> int:

@@ -7,12 +7,14 @@ from pydantic import Discriminator
 from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase
 from runner.strategies.context_parallel import ContextParallel
 from runner.strategies.data_parallel import DataParallel
+from runner.strategies.device_map import DeviceMap
 from runner.strategies.tensor_parallel import TensorParallel
 
 __all__ = [
     "Asked",
     "ContextParallel",
     "DataParallel",
+    "DeviceMap",
     "Layout",
     "Resolution",
     "Source",
@@ -21,4 +23,6 @@ __all__ = [
     "TensorParallel",
 ]
 
-Strategy = Annotated[DataParallel | ContextParallel | TensorParallel, Discriminator("kind")]
+Strategy = Annotated[
+    DataParallel | DeviceMap | ContextParallel | TensorParallel, Discriminator("kind")
+]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from runner.errors import StrategyError
 from runner.settings import Settings
@@ -84,6 +84,8 @@ class Source(Protocol):
 
     @property
     def folder(self) -> Path: ...
+    @property
+    def dtype(self) -> "torch.dtype": ...
 
     def pipeline(self, **arguments: Any) -> Any:
         """The diffusers pipeline; `arguments` go to its `from_pretrained`."""
@@ -96,6 +98,7 @@ class StrategyBase(Settings):
     """One way to put the model on the devices of a replica."""
 
     kind: str
+    shares_node: ClassVar[bool] = False  # a rank drives its whole share of the node's devices
 
     def layout(self, world: World) -> Layout:
         """Raises StrategyError where the world size does not fit the degrees."""
@@ -110,7 +113,7 @@ class StrategyBase(Settings):
         self.layout(world)
         return Resolution(self)
 
-    def load(self, source: Source, device: "torch.device", layout: Layout) -> Any:
+    def load(self, source: Source, device: "torch.device", world: World) -> Any:
         """The pipeline on the replica's devices. A replica of several ranks has its process group
         by now."""
         raise NotImplementedError

@@ -205,7 +205,7 @@ class ContextParallel(StrategyBase):
                 found.setdefault((f'the {name} "{text[:40]}"', min(count, cut)), place)
         return [(place, what, count) for (what, count), place in found.items()]
 
-    def load(self, source: Source, device: "torch.device", layout: Layout) -> Any:
+    def load(self, source: Source, device: "torch.device", world: World) -> Any:
         pipe = load_whole(source, device)
         if self.ranks == 1:
             return pipe

@@ -17,7 +17,7 @@ class DataParallel(StrategyBase):
     def layout(self, world: World) -> Layout:
         return Layout(replicas=world.world_size, replica=world.rank)
 
-    def load(self, source: Source, device: "torch.device", layout: Layout) -> Any:
+    def load(self, source: Source, device: "torch.device", world: World) -> Any:
         return load_whole(source, device)
 
 

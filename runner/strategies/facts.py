@@ -35,6 +35,19 @@ class ModelFacts:
         denoiser = next((name for name in ("transformer", "unet") if index.get(name)), "")
         return cls(folder, index, denoiser, _json(folder / denoiser / "config.json"))
 
+    def config_of(self, component: str) -> dict[str, Any]:
+        return _json(self.folder / component / "config.json")
+
+    @property
+    def networks(self) -> list[str]:
+        """The components with weights."""
+        return [
+            name
+            for name, entry in self.index.items()
+            # Only models have a config.json; a safety checker's library is a module of diffusers.
+            if isinstance(entry, list) and entry[0] and self.config_of(name)
+        ]
+
     @property
     def pipeline_class(self) -> str:
         return str(self.index.get("_class_name", ""))

@@ -1,17 +1,18 @@
 """How many bytes a rank's share of the weights is: counted on a model without weights."""
 
+import importlib
 from typing import Any
 
 from runner.strategies.facts import ModelFacts, divisors
 
-__all__ = ["tensor_parallel_bytes", "tensor_parallel_degrees"]
+__all__ = ["empty", "tensor_parallel_bytes", "tensor_parallel_degrees"]
 
 
 def tensor_parallel_degrees(facts: ModelFacts) -> list[int]:
     """The degrees that divide the heads and every planned weight block of the transformer."""
     from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
 
-    model = _empty(facts)
+    model = empty(facts, facts.denoiser)
     valid = []
     for degree in divisors(facts.heads or 1):
         try:
@@ -28,7 +29,7 @@ def tensor_parallel_bytes(facts: ModelFacts, degree: int, dtype: str) -> int:
     import torch
     from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
 
-    model = _empty(facts)
+    model = empty(facts, facts.denoiser)
     specs = resolve_tp_shard_specs(model, model._tp_plan, degree)
     whole = set(model._keep_in_fp32_modules or ())
     total = 0
@@ -42,10 +43,14 @@ def tensor_parallel_bytes(facts: ModelFacts, degree: int, dtype: str) -> int:
     return total
 
 
-def _empty(facts: ModelFacts) -> Any:
-    """The transformer with shapes alone."""
-    import diffusers
+def empty(facts: ModelFacts, name: str) -> Any:
+    """A component with shapes alone."""
     import torch
 
+    library, class_name = facts.index[name]
+    model_class = getattr(importlib.import_module(library), class_name)
+    config = facts.config_of(name)
     with torch.device("meta"):
-        return getattr(diffusers, facts.denoiser_class).from_config(dict(facts.config))
+        if library == "diffusers":
+            return model_class.from_config(config)
+        return model_class(model_class.config_class.from_dict(config))

@@ -63,7 +63,7 @@ class TensorParallel(StrategyBase):
                 f"convert {asked.model} to safetensors, or use data_parallel"
             )
 
-    def load(self, source: Source, device: "torch.device", layout: Layout) -> Any:
+    def load(self, source: Source, device: "torch.device", world: World) -> Any:
         if self.degree == 1:
             return load_whole(source, device)
         import torch
