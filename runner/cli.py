@@ -155,7 +155,7 @@ def _validate(options: argparse.Namespace) -> int:
     from runner.plan import Plan
 
     loaded = load(options.manifest, options.set)
-    plan = Plan(loaded.manifest, loaded.prompts)
+    plan = Plan(loaded.manifest, loaded.prompts, loaded.path)
     print(f"{options.manifest}: good; {len(loaded.prompts)} prompts, {len(plan)} images")
     return ExitCode.COMPLETE
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Committed", "commit", "encode", "image_name", "read_text", "replace"]
 
+PNG_END = b"IEND\xaeB`\x82"  # the last chunk, which Pillow does not miss
+
 
 class Committed(NamedTuple):
     """A finished file: its size in bytes, the CRC-32 of its bytes."""
@@ -52,6 +54,8 @@ def read_text(path: Path, *, whole: bool = False) -> dict[str, str] | None:
         with Image.open(path) as image:
             if whole:
                 image.load()
+                if not path.read_bytes().endswith(PNG_END):
+                    return None
             texts = getattr(image, "text", {}) if whole else image.info
             return {str(key): value for key, value in texts.items() if isinstance(value, str)}
     except (OSError, SyntaxError, ValueError):

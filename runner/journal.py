@@ -99,7 +99,7 @@ def merge(folder: Path) -> Record:
         for values in _lines(path):
             try:
                 _take(record, verified, path.name, values)
-            except (KeyError, TypeError):
+            except (KeyError, TypeError, ValueError):
                 continue  # not a line of ours
     record.unclean -= verified
     return record

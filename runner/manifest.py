@@ -103,7 +103,7 @@ class SeedSpec(Settings):
 
 
 def _prompts_form(value: Any) -> str:
-    return "file" if isinstance(value, dict | PromptFile) else "list"
+    return "<file>" if isinstance(value, dict | PromptFile) else "<prompt>"
 
 
 class Manifest(Settings):
@@ -117,8 +117,8 @@ class Manifest(Settings):
     stop_grace_s: Annotated[float, Field(gt=0)] = 20.0
     parameters: Parameters = Field(default_factory=dict)
     prompts: Annotated[
-        Annotated[InlinePrompts, Tag("list"), Field(min_length=1, strict=False)]
-        | Annotated[PromptFile, Tag("file")],
+        Annotated[InlinePrompts, Tag("<prompt>"), Field(min_length=1, strict=False)]
+        | Annotated[PromptFile, Tag("<file>")],
         Discriminator(_prompts_form),
     ]
     versions: dict[str, str] = Field(default_factory=dict)  # as run: recorded, never read
@@ -155,7 +155,7 @@ def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
     if not isinstance(manifest.prompts, PromptFile):
         return Loaded(manifest, manifest.prompts, path)
     file = path.parent / manifest.prompts.file
-    place = root.find(("prompts", "file")).place
+    place = root.walk(("prompts", "file"))[0].place
     if not file.is_file():
         raise ManifestError([Problem(place, f"no prompt file {file.resolve()}")])
     # As run, a manifest is found in another folder: its prompt file by the full path.
@@ -178,10 +178,12 @@ def parse(path: Path, sets: Sequence[str] = ()) -> tuple[Manifest, Node]:
         manifest = Manifest.model_validate(root.plain())
     except ValidationError as error:
         for fault in error.errors():
-            node = root.find(tuple(fault["loc"]))
-            problems.append(Problem(node.place, explain(Manifest, fault, node.text)))
+            if fault["type"] == "too_short" and fault["input"]:
+                continue  # pydantic counts the good ones: each bad one is told
+            node, found = root.walk(fault["loc"])
+            problems.append(Problem(node.place, explain(Manifest, fault, found, node.text)))
     if problems:
-        raise ManifestError(sorted(set(problems), key=_by_line))
+        raise ManifestError(sorted(dict.fromkeys(problems), key=_by_line))
     return manifest, root
 
 

@@ -167,9 +167,9 @@ def _folder_of(spec: ModelSpec) -> Path | None:
 
 
 def _cached(spec: ModelSpec) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(spec.id, INDEX, revision=spec.revision)
+    found = _asking(
+        spec, lambda hub: hub.try_to_load_from_cache(spec.id, INDEX, revision=spec.revision)
+    )
     return Path(found).parent if isinstance(found, str) else None
 
 

@@ -11,6 +11,7 @@ import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from runner.errors import ManifestError, Problem
@@ -57,8 +58,9 @@ class Plan:
     Raises ManifestError where a derived seed leaves the range of seeds.
     """
 
-    def __init__(self, manifest: Manifest, prompts: Sequence[PromptItem]) -> None:
+    def __init__(self, manifest: Manifest, prompts: Sequence[PromptItem], path: Path) -> None:
         self.manifest = manifest
+        self.path = path  # of the manifest, for what is wrong
         self.prompts = prompts
         self._defaults, self._default_count = self._merge({})
         # The index of each prompt's first image; None while every prompt has one image.
@@ -92,8 +94,7 @@ class Plan:
                 size = (parameters.get("height"), parameters.get("width"))
                 self.sizes.setdefault(size, place)
             if item.seed is not None and item.seed + count - 1 > MAX_SEED:
-                message = f"seed {item.seed} + {count} images goes over {MAX_SEED}"
-                raise ManifestError([Problem(f"prompts[{place}]", message)])
+                self._refuse_seed(f"prompts[{place}].seed", item.seed, count)
             firsts.append(total)
             for index in range(total, total + count):
                 batches.add(index, key)
@@ -104,8 +105,12 @@ class Plan:
         self._batches = batches.finish()
         start = self.manifest.seed.start if self.manifest.seed else None
         if start is not None and start + total - 1 > MAX_SEED:
-            message = f"seed {start} + image {total - 1} is over {MAX_SEED}; use a smaller seed"
-            raise ManifestError([Problem("seed", message)])
+            self._refuse_seed("seed", start, total)
+
+    def _refuse_seed(self, name: str, seed: int, count: int) -> None:
+        last = f"the last of {count} images would get {seed + count - 1}"
+        message = f"{name}: {seed}: {last}, over {MAX_SEED}; use a smaller seed"
+        raise ManifestError([Problem(str(self.path), message)])
 
     def __len__(self) -> int:
         return self.total

@@ -40,7 +40,7 @@ def show(
     try:
         resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
         manifest = fill(loaded.manifest, resolved)
-        plan = Plan(manifest, loaded.prompts)
+        plan = Plan(manifest, loaded.prompts, loaded.path)
         world = World(world_size=world_size)
         layout = manifest.strategy.layout(world)
         from runner import pipeline
@@ -53,7 +53,7 @@ def show(
     except OfflineError as error:
         remarks.append(f"parameters and sizes not checked: {error}")
         manifest = fill(loaded.manifest, resolved)
-        plan = Plan(manifest, loaded.prompts)
+        plan = Plan(manifest, loaded.prompts, loaded.path)
         layout = manifest.strategy.layout(World(world_size=world_size))
     remarks += notices(plan)
     if len(plan) > ADVISE_FOLDERS and not manifest.output.images_per_folder:

@@ -2,7 +2,8 @@
 words for what is wrong with a value."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
@@ -47,60 +48,97 @@ def nearest(name: str, known: Mapping[str, str]) -> str:
     return f"; did you mean {known[close[0]]}?" if close else ""
 
 
-def explain(model: type[BaseModel], fault: Mapping[str, Any], text: str = "") -> str:
-    """A pydantic error in our words; `text` is the value as it stands in the file."""
-    path = [str(part) for part in fault["loc"] if not isinstance(part, int)]
-    key = path[-1] if path else ""
-    given = text or repr(fault["input"])
-    if len(given) > 60:
-        given = given[:57] + "…"
-    kind = fault["type"]
+# pydantic's error types in our words; {…} are its own values.
+WORDS = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping of keys to values",
+    "tuple_type": "must be a list of prompts, or {{file: prompts.txt}}",
+    "too_short": "must have at least one prompt",
+    "model_type": "must be a mapping of keys to values",
+    "literal_error": "must be {expected}",
+    "union_tag_invalid": "must be one of {expected_tags}",
+    "union_tag_not_found": "must name its kind",
+    "greater_than": "must be over {gt}",
+    "greater_than_equal": "must be from {ge} up",
+    "less_than_equal": "must be {le} at most",
+    "invalid-json-value": "must be text, a number, true, false, null, or a list or mapping of them",
+}
+
+
+def explain(
+    model: type[BaseModel],
+    fault: Mapping[str, Any],
+    path: Sequence[int | str] | None = None,
+    text: str = "",
+) -> str:
+    """A pydantic error in our words. `path` is its place as the file has it, `text` the value as it
+    is written there."""
+    loc, kind, value = fault["loc"], fault["type"], fault["input"]
+    name = dotted(loc if path is None else path)
     if kind == "extra_forbidden":
-        return f"{key}: unknown key{_suggestion(model, tuple(fault['loc']), key)}"
+        return f"{name}: unknown key{_suggestion(model, loc)}"
     if kind == "missing":
-        return f"{key}: required, but not there"
+        what = f"{name}: " if name and name != loc[-1] else ""
+        return f"{what}{loc[-1]} is required, but not there"
+    if isinstance(value, dict | list | tuple) or (value is None and not text):
+        given = "" if value is not None else " nothing:"
+    else:
+        given = f" {text or repr(value)}:"[:80]
     if kind == "string_type":
-        reading = {bool: "true or false", type(None): "nothing"}.get(type(fault["input"]))
-        reading = reading or getattr(fault["input"], "reading", None) or "a number"
-        if isinstance(fault["input"], dict | list):
-            return f"{key}: must be text, not a list or a mapping"
-        if fault["input"] is None and not text:
-            return f"{key}: is empty; write a text"
-        return f'{key}: {given} is read by YAML as {reading}, not text; quote it: "{given}"'
-    message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if kind == "value_error" and len(message) > 40:
-        return f"{key}: {message}"
-    return f"{key}: {given}: {message}" if key else message
+        return f"{name}:{given} {_as_text(value, text)}"
+    if kind == "value_error":
+        return f"{name}:{given} {fault['ctx']['error']}"
+    words = WORDS.get(kind)
+    if words is None:
+        return f"{name}:{given} {fault['msg']}"
+    return f"{name}:{given} {words.format(**fault.get('ctx', {}))}"
 
 
-def _suggestion(model: type[BaseModel], path: tuple[int | str, ...], key: str) -> str:
-    fields = {name: name for found in _models_at(model, path[:-1]) for name in found.model_fields}
+def dotted(path: Sequence[int | str]) -> str:
+    """`prompts[3].parameters.height`."""
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).removeprefix(".")
+
+
+def _as_text(value: Any, text: str) -> str:
+    if isinstance(value, dict | list | tuple):
+        return "must be text, not a list or a mapping"
+    if not text:
+        return "must be text"
+    readings = {bool: "true or false", type(None): "nothing"}
+    reading = getattr(value, "reading", None) or readings.get(type(value), "a number")
+    return f'YAML reads it as {reading}, not as text; quote it: "{text}"'
+
+
+def _suggestion(model: type[BaseModel], loc: Sequence[int | str]) -> str:
+    fields = {name: name for found in _models_at(model, loc[:-1]) for name in found.model_fields}
+    known = dict(fields)
     if "parameters" in fields:
-        fields |= {name: f"parameters.{name}" for name in CALL_ARGUMENTS}
-    fields |= {
-        word: ours for word, ours in SYNONYMS.items() if ours.split(".")[0].split(":")[0] in fields
-    }
-    return nearest(key, fields) or f"; known keys: {', '.join(sorted(set(fields) - set(SYNONYMS)))}"
+        known |= {name: f"parameters.{name}" for name in CALL_ARGUMENTS}
+    known |= {word: ours for word, ours in SYNONYMS.items() if re.split("[.:]", ours)[0] in fields}
+    near = nearest(str(loc[-1]), known)
+    if near:
+        return near
+    hint = "; if the line is a prompt, quote it" if "prompt" in fields else ""
+    return f"; known keys: {', '.join(sorted(fields))}{hint}"
 
 
-def _models_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[type[BaseModel]]:
+def _models_at(model: type[BaseModel], path: Sequence[int | str]) -> list[type[BaseModel]]:
     """The models that a path through `model` can lead to."""
     found = [model]
     for part in path:
-        below = [
-            inner
-            for outer in found
-            if part in outer.model_fields
-            for inner in _models_in(outer.model_fields[str(part)].annotation)
-        ]
-        # Not a field: an index, or the tag of a union member, which names its `kind`.
-        tagged = [
-            outer
-            for outer in found
-            if "kind" in outer.model_fields and outer.model_fields["kind"].default == part
-        ]
-        found = below or tagged or found
+        fields = [outer.model_fields.get(str(part)) for outer in found]
+        below = [inner for field in fields if field for inner in _models_in(field.annotation)]
+        found = below or [outer for outer in found if _is_tagged(outer, str(part))] or found
     return found
+
+
+def _is_tagged(model: type[BaseModel], tag: str) -> bool:
+    """Whether a union's tag chooses this model: its kind, or its main key as `<key>`."""
+    kind = model.model_fields.get("kind")
+    return (kind is not None and kind.default == tag) or tag.strip("<>") in model.model_fields
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

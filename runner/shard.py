@@ -26,7 +26,7 @@ def take(store: Store, pending: Sequence[int], replica: int, replicas: int) -> I
     own = shard(pending, replica, replicas)
     if not own:
         return
-    place = 0
+    place = -1
     for other in range(replica, replica + replicas):
         batches = own if other == replica else shard(pending, other % replicas, replicas)
         while True:

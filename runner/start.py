@@ -101,7 +101,7 @@ def prepare(job: Job, folder: OutputFolder, lock: FolderLock, world: World) -> S
 def _start(job: Job, resolved: Resolved, launch: str) -> Start:
     manifest = fill(job.loaded.manifest, resolved)
     fingerprints = Fingerprints(manifest, model.identity(manifest.model))
-    plan = Plan(manifest, job.loaded.prompts)
+    plan = Plan(manifest, job.loaded.prompts, job.loaded.path)
     return Start(launch, 0, resolved, manifest, plan, fingerprints, array("Q"))
 
 

@@ -23,7 +23,7 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
     folder = OutputFolder(output, loaded.manifest.output)
     recorded = recorded_in(folder) if folder.was_run() else None
     if recorded is None:
-        plan = Plan(loaded.manifest, loaded.prompts)
+        plan = Plan(loaded.manifest, loaded.prompts, loaded.path)
         return {
             "outcome": "interrupted",
             "exit_code": int(ExitCode.INCOMPLETE),
@@ -36,7 +36,7 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
         summary = {**known, "outcome": "running", "exit_code": int(ExitCode.INCOMPLETE)}
         return {**summary, "sentence": report.sentence(summary, folder)}
     manifest = fill(loaded.manifest, decide(loaded.manifest, recorded))
-    plan = Plan(manifest, loaded.prompts)
+    plan = Plan(manifest, loaded.prompts, loaded.path)
     fingerprints = Fingerprints(manifest, model.identity(manifest.model))
     record = merge(folder.journals)
     launch = _launch(known)

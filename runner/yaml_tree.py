@@ -7,7 +7,7 @@ surprise its author becomes `Odd`, which no setting accepts.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,16 +53,20 @@ class Node:
             return [node.plain() for node in self.value]
         return self.value
 
-    def find(self, path: tuple[int | str, ...]) -> "Node":
-        """The node at `path`, or the last one on the way to it. Parts that no node has are skipped:
-        pydantic names union members and short forms in its paths."""
-        node = self
+    def walk(self, path: Sequence[int | str]) -> tuple["Node", tuple[int | str, ...]]:
+        """The node at `path`, or the last one on the way to it, and the path that it really has:
+        pydantic names union members and the keys of short forms, which are nowhere in the file."""
+        node, found = self, list[int | str]()
         for part in path:
-            if isinstance(node.value, list):
-                node = node.value[part] if isinstance(part, int) else node
-            elif isinstance(node.value, dict):
-                node = node.value.get(part, node)
-        return node
+            child = None
+            if isinstance(node.value, dict):
+                child = node.value.get(part)
+            elif isinstance(node.value, list) and isinstance(part, int):
+                child = node.value[part]
+            if child is not None:
+                node = child
+                found.append(part)
+        return node, tuple(found)
 
 
 def document(text: str, name: str) -> tuple[Node, list[Problem]]:
@@ -77,6 +81,8 @@ def document(text: str, name: str) -> tuple[Node, list[Problem]]:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}" if mark else name
         reason = " ".join(str(part) for part in (error.context, error.problem) if part)
+        if "character escape code" in reason:
+            reason += "; write the character itself: JSON's \\ud83e\\udd8a pairs are no YAML"
         raise ManifestError([Problem(place, f"not YAML: {reason}")]) from None
     except yaml.YAMLError as error:
         reason = str(error).splitlines()[0]

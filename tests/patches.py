@@ -106,3 +106,19 @@ def _around(before, after) -> None:
 
 def _raise() -> None:
     raise RuntimeError("a test's fault")
+
+
+def say_places() -> None:
+    """Print where each component lies."""
+    from runner.strategies import DeviceMap
+
+    load = DeviceMap.load
+
+    def say(self, source, device, world):
+        pipe = load(self, source, device, world)
+        for name, component in pipe.components.items():
+            if places := getattr(component, "hf_device_map", None):
+                print(name, places)
+        return pipe
+
+    DeviceMap.load = say

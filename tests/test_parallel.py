@@ -37,18 +37,18 @@ def floats(folder: Path) -> list[np.ndarray]:
     return [np.load(path) for path in sorted(folder.glob("float-*.npy"))]
 
 
-def render(launch: Launcher, world_size: int, path: Path, *patches: str, limit=None) -> Ended:
+def render(ranks: Launcher, world_size: int, path: Path, *patches: str, limit=None) -> Ended:
     arguments = [path] if limit is None else [path, "--limit", limit]
-    return launch(world_size, *arguments, patches=patches, folder=path.parent)
+    return ranks(world_size, *arguments, patches=patches, folder=path.parent)
 
 
 @pytest.fixture(scope="module")
-def one_process(launch, models, tmp_path_factory):
+def one_process(ranks, models, tmp_path_factory):
     """The float images of one process, by model."""
     found = {}
     for name in CLASSES:
         path = write(tmp_path_factory.mktemp(name), models / name, "data_parallel")
-        ended = render(launch, 1, path, "patches:keep_floats")
+        ended = render(ranks, 1, path, "patches:keep_floats")
         assert ended.codes == [0], ended.words
         found[name] = floats(path.parent)
     return found
@@ -79,16 +79,16 @@ EVEN_NEGATIVE = "a red cat on the snow"
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("model", CLASSES, ids=CLASSES.get)
-def test_images_equal_one_process(launch, models, one_process, tmp_path, model, variant):
+def test_images_equal_one_process(ranks, models, one_process, tmp_path, model, variant):
     expected, texts = one_process[model], (PROMPTS, NEGATIVE)
     if variant == "unified":
         texts = (EVEN, EVEN_NEGATIVE)
         path = write(tmp_path / "one", models / model, "data_parallel", "", *texts)
-        assert render(launch, 1, path, "patches:keep_floats").codes == [0]
+        assert render(ranks, 1, path, "patches:keep_floats").codes == [0]
         expected = floats(path.parent)
     for number, (world_size, strategy) in enumerate(VARIANTS[variant]):
         path = write(tmp_path / str(number), models / model, strategy, "", *texts)
-        ended = render(launch, world_size, path, "patches:keep_floats")
+        ended = render(ranks, world_size, path, "patches:keep_floats")
         assert ended.codes == [0] * world_size, ended.words
         difference = max(
             np.abs(one - other).max()
@@ -98,14 +98,14 @@ def test_images_equal_one_process(launch, models, one_process, tmp_path, model, 
         assert difference <= 1e-5
 
 
-def test_a_folder_begun_with_one_strategy_is_finished_with_another(launch, models, tmp_path):
+def test_a_folder_begun_with_one_strategy_is_finished_with_another(ranks, models, tmp_path):
     path = write(tmp_path / "job", models / "flux", "data_parallel")
-    assert render(launch, 2, path, limit=2).codes == [0, 0]
+    assert render(ranks, 2, path, limit=2).codes == [0, 0]
     out = tmp_path / "job" / "out"
     before = {found.name: found.stat().st_mtime_ns for found in out.glob("*.png")}
     assert len(before) == 2
     write(path.parent, models / "flux", ULYSSES)
-    ended = render(launch, 4, path)
+    ended = render(ranks, 4, path)
     assert ended.codes == [0] * 4, ended.words
     after = {found.name: found.stat().st_mtime_ns for found in out.glob("*.png")}
     assert len(after) == 3
@@ -129,19 +129,17 @@ def images(path: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("patch", ["fail_before", "fail_after"])
-def test_a_failure_of_all_ranks_is_recorded_and_the_replica_goes_on(
-    launch, models, tmp_path, patch
-):
+def test_a_failure_of_all_ranks_is_recorded_and_the_replica_goes_on(ranks, models, tmp_path, patch):
     path = write(tmp_path / "job", models / "flux", ULYSSES, prompts=SIX)
-    ended = render(launch, 2, path, f"patches:{patch}")
+    ended = render(ranks, 2, path, f"patches:{patch}")
     assert ended.codes == [3, 0], ended.words
     assert failures(path) == [2]
     assert images(path) == [0, 1, 3, 4, 5]
 
 
-def test_a_batch_that_fails_on_all_ranks_is_split_by_all(launch, models, tmp_path):
+def test_a_batch_that_fails_on_all_ranks_is_split_by_all(ranks, models, tmp_path):
     path = write(tmp_path / "job", models / "flux", ULYSSES, "batch_size: 3\n", SIX)
-    ended = render(launch, 2, path, "patches:fail_before")
+    ended = render(ranks, 2, path, "patches:fail_before")
     assert ended.codes == [3, 0], ended.words
     assert failures(path) == [2]
     assert images(path) == [0, 1, 3, 4, 5]
@@ -150,27 +148,48 @@ def test_a_batch_that_fails_on_all_ranks_is_split_by_all(launch, models, tmp_pat
 @pytest.mark.parametrize("strategy", [ULYSSES, "{kind: tensor_parallel, degree: 2}"])
 @pytest.mark.parametrize("patch", ["fail_inside_on_last_rank", "fail_inside_on_first_rank"])
 def test_a_failure_of_one_rank_inside_the_call_ends_the_job(
-    launch, models, tmp_path, patch, strategy
+    ranks, models, tmp_path, patch, strategy
 ):
     path = write(tmp_path / "job", models / "flux", strategy, prompts=SIX)
-    ended = render(launch, 2, path, f"patches:{patch}")
+    ended = render(ranks, 2, path, f"patches:{patch}")
     print(f"{patch}: {ended.seconds:.1f} s, {ended.codes}")
     assert all(ended.codes), ended.words
     assert ended.seconds < 40
     assert failures(path) == [2]
     # The next run does the others first, and ends at the same image again.
-    ended = render(launch, 2, path, f"patches:{patch}")
+    ended = render(ranks, 2, path, f"patches:{patch}")
     assert failures(path) == [2]
     assert images(path) == [0, 1, 3, 4, 5]
     # Once the cause is gone, one more run completes the folder.
-    assert render(launch, 2, path).codes == [0, 0]
+    assert render(ranks, 2, path).codes == [0, 0]
 
 
-def test_a_rank_that_is_killed_ends_the_job(launch, models, tmp_path):
+def test_a_rank_that_is_killed_ends_the_job(ranks, models, tmp_path):
     path = write(tmp_path / "job", models / "flux", ULYSSES, prompts=SIX)
-    ended = render(launch, 2, path, "patches:die_inside_on_last_rank")
+    ended = render(ranks, 2, path, "patches:die_inside_on_last_rank")
     print(f"killed: {ended.seconds:.1f} s, {ended.codes}")
     assert ended.seconds < 40
     assert all(ended.codes)
-    assert render(launch, 2, path).codes == [0, 0]
+    assert render(ranks, 2, path).codes == [0, 0]
     assert images(path) == [0, 1, 2, 3, 4, 5]
+
+
+# --- device_map -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", ["1GB", "150KB", "1KB"], ids=["cpu", "cpu and disk", "disk"])
+@pytest.mark.parametrize("model", CLASSES)
+def test_device_map_with_cpu_and_disk_gives_the_same_images(
+    ranks, models, one_process, tmp_path, model, memory
+):
+    strategy = f"{{kind: device_map, max_memory: {{cpu: {memory}}}}}"
+    path = write(tmp_path / "job", models / model, strategy)
+    ended = render(ranks, 1, path, "patches:keep_floats", "patches:say_places")
+    assert ended.codes == [0], ended.words
+    if memory != "1GB":
+        assert "disk" in ended.words
+    pairs = list(zip(one_process[model], floats(path.parent), strict=True))
+    difference = max(np.abs(one - other).max() for one, other in pairs)
+    print(f"{model} cpu {memory}: {difference:.1e}")
+    # Weights from disk lie elsewhere in memory than mapped ones, and alignment picks the kernels.
+    assert difference <= (0 if memory == "1GB" else 1e-6)

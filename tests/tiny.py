@@ -1,4 +1,4 @@
-"""Tiny random pipelines, built from configs and saved once: real classes, real files, no download."""
+"""Tiny random pipelines, built from configs: real classes, real files, no download."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,27 @@ from transformers import (
     T5EncoderModel,
 )
 
-WORDS = "a an the red blue cat dog on under sun moon sea house tree fox in snow green hill".split()
+WORDS = [
+    "a",
+    "an",
+    "the",
+    "red",
+    "blue",
+    "cat",
+    "dog",
+    "on",
+    "under",
+    "sun",
+    "moon",
+    "sea",
+    "house",
+    "tree",
+    "fox",
+    "in",
+    "snow",
+    "green",
+    "hill",
+]
 
 
 def tokenizer(length: int) -> PreTrainedTokenizerFast:

@@ -67,7 +67,7 @@ class Asked:
     dtype: str
     batch_size: int
     images: Callable[[], Iterable[AskedImage]]
-    device: str | None  # "cpu", "cuda", …; None on a machine that will not do the work
+    device: str | None  # a device type; None on a machine that will not do the work
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,44 @@
+# `make run` and `make test` set up .venv/ by themselves, and only when something changed.
+
+PYTHON   ?= $(shell command -v python3.11 || command -v python3)
+MANIFEST ?= manifests/job.yaml
+NPROC    ?= 1
+ARGS     ?=
+BIN      := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check style clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+run: .venv/runner  ## make the images of MANIFEST with NPROC processes
+ifeq ($(NPROC),1)
+	@$(BIN)/python -m runner $(MANIFEST) $(ARGS)
+else
+	@$(BIN)/torchrun --standalone --nproc-per-node $(NPROC) -m runner $(MANIFEST) $(ARGS)
+endif
+
+test: .venv/dev  ## all tests that need no extra service
+	$(BIN)/python -m pytest -m "not gpu and not cluster" $(ARGS)
+
+check: .venv/dev  ## lint, format and types, changing nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+style: .venv/dev  ## mend what `check` can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove .venv/ and caches
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/runner: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	@touch $@
+
+.venv/dev: .venv/runner
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,147 @@
+"""Manifest → tasks, fingerprints, batches."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.errors import ManifestError
+from runner.manifest import Manifest
+from runner.plan import Fingerprints, Plan, Task, canonical
+from runner.prompts import PromptItem
+
+Make = Callable[..., Plan]
+
+
+def test_indices_and_seeds_follow_the_manifest_alone(plan: Make) -> None:
+    made = plan(
+        "model: demo\nseed: 42\nparameters: {height: 64, width: 64}\nprompts:\n"
+        "  - a\n"
+        "  - {prompt: b, seed: 7, parameters: {num_images_per_prompt: 3, height: 32}}\n"
+        "  - c\n"
+    )
+    tasks = list(made.tasks())
+    assert [task.index for task in tasks] == [0, 1, 2, 3, 4]
+    assert [task.prompt_index for task in tasks] == [0, 1, 1, 1, 2]
+    assert [task.seed for task in tasks] == [42, 7, 8, 9, 46]
+    assert tasks[1].parameters == {"height": 32, "width": 64}
+    assert [made.task(i) for i in range(len(made))] == tasks
+    with pytest.raises(AttributeError):
+        tasks[0].seed = 1  # type: ignore[misc]
+
+
+# Case 7.
+def test_fixed_seed_and_own_seeds(plan: Make) -> None:
+    fixed = plan("model: demo\nseed: {fixed: 5}\nprompts: [a, a, a]")
+    assert [task.seed for task in fixed.tasks()] == [5, 5, 5]
+    own = plan(
+        "model: demo\nseed: 1\nprompts: [{prompt: a, seed: 5}, {prompt: a, seed: 5}, "
+        "{prompt: a, seed: 6}]"
+    )
+    assert [task.seed for task in own.tasks()] == [5, 5, 6]
+
+
+def test_null_unsets_a_default(plan: Make) -> None:
+    made = plan(
+        "model: demo\nparameters: {negative_prompt: x}\n"
+        "prompts: [a, {prompt: b, parameters: {negative_prompt: null}}]"
+    )
+    assert [dict(task.parameters) for task in made.tasks()] == [{"negative_prompt": "x"}, {}]
+
+
+# Case 6: derived seeds stay in range, or the manifest is refused up front.
+def test_derived_seeds_stay_in_range(plan: Make) -> None:
+    top = 2**63 - 1
+    assert plan(f"model: demo\nseed: {top}\nprompts: [a]").task(0).seed == top
+    with pytest.raises(ManifestError, match=f"seed: {top}: .* smaller seed"):
+        plan(f"model: demo\nseed: {top}\nprompts: [a, b, c]")
+    with pytest.raises(ManifestError, match=r"prompts\[1\].seed"):
+        plan(
+            f"model: demo\nseed: 1\nprompts: [a, {{prompt: b, seed: {top}, "
+            "parameters: {num_images_per_prompt: 2}}]"
+        )
+    assert len(plan(f"model: demo\nseed: {{fixed: {top}}}\nprompts: [a, b, c]")) == 3
+
+
+def test_batches_are_formed_in_index_order_by_parameters(plan: Make) -> None:
+    made = plan(
+        "model: demo\nbatch_size: 2\nparameters: {height: 64}\nprompts:\n"
+        "  - a\n"
+        "  - {prompt: b, parameters: {height: 32}}\n"
+        "  - {prompt: c, seed: 9}\n"
+        "  - {prompt: d, parameters: {height: 32}}\n"
+        "  - {prompt: e, parameters: {negative_prompt: x}}\n"
+        "  - {prompt: f, parameters: {negative_prompt: y}}\n"
+        "  - g\n"
+    )
+    assert [made.batch(i) for i in range(made.batch_count)] == [(0, 2), (1, 3), (4, 5), (6,)]
+
+
+sizes = st.integers(1, 5)
+heights = st.lists(st.sampled_from([32, 64, 96]), min_size=1, max_size=30)
+
+
+@settings(max_examples=200, deadline=None)
+@given(heights, sizes, st.integers(1, 3))
+def test_batches_partition_the_plan(heights: list[int], size: int, images: int) -> None:
+    prompts = tuple(PromptItem(prompt="a", parameters={"height": h}) for h in heights)
+    values = {"model": "demo", "batch_size": size, "prompts": [{"prompt": "a"}]}
+    manifest = Manifest.model_validate({**values, "parameters": {"num_images_per_prompt": images}})
+    made = Plan(manifest, prompts, Path("job.yaml"))
+    batches = [made.batch(i) for i in range(made.batch_count)]
+    assert sorted(index for batch in batches for index in batch) == list(range(len(made)))
+    assert len(made) == images * len(heights)
+    for batch in batches:
+        assert len(batch) <= size
+        assert list(batch) == sorted(batch)
+        assert len({made.task(index).parameters["height"] for index in batch}) == 1
+
+
+def fingerprint(plan: Plan, index: int = 0, **model: str) -> str:
+    return Fingerprints(plan.manifest, model or {"files": "x"}).of(plan.task(index))
+
+
+def test_a_fingerprint_is_what_makes_the_pixels(plan: Make) -> None:
+    base = "seed: 1\nparameters: {height: 64, guidance_scale: 4.0}\nprompts: [a, b]"
+    first = fingerprint(plan("model: demo\n" + base))
+    assert len(first) == 32
+    same = (
+        "batch_size: 2\n", "max_failures: 3\n", "output: elsewhere\n", "stop_grace_s: 1\n",
+        "strategy: data_parallel\n",
+    )  # fmt: skip
+    for text in same:
+        assert fingerprint(plan("model: demo\n" + text + base)) == first
+    assert fingerprint(plan("model: demo\n" + base.replace("4.0", "4"))) == first
+    other = [
+        plan("model: demo\n" + base.replace(old, new))
+        for old, new in (("64", "32"), ("seed: 1", "seed: 2"), ("[a", "[c"), ("4.0", "4.1"))
+    ]
+    other.append(plan("model: demo\ndtype: bfloat16\n" + base))
+    prints = {fingerprint(made) for made in other}
+    assert len(prints) == len(other)
+    assert first not in prints
+    assert fingerprint(plan("model: demo\n" + base), files="y") != first
+
+
+# Invariant 7: editing one prompt remakes one image.
+def test_editing_one_prompt_changes_one_fingerprint(plan: Make) -> None:
+    before = plan("model: demo\nseed: 1\nprompts: [a, b, c, d]")
+    after = plan("model: demo\nseed: 1\nprompts: [a, b, x, d]")
+    changed = [i for i in range(4) if fingerprint(before, i) != fingerprint(after, i)]
+    assert changed == [2]
+
+
+def test_the_form_of_the_fingerprint_does_not_drift(plan: Make) -> None:
+    """A new form would make every finished image of every user look changed."""
+    task = Task(0, 0, "a café 🦊", 7, {"height": 64, "true_cfg_scale": 2.5})
+    made = Fingerprints(plan("model: demo\nprompts: [a]").manifest, {"id": "x", "revision": "y"})
+    fixed = "08b556c99e5be77c67792aa4126db6ae"
+    assert made.of(task) == fixed
+    assert made.of(replace(task, index=5, prompt_index=3)) == fixed
+
+
+def test_canonical_json() -> None:
+    assert canonical({"b": 4.0, "a": [1, 2.5, True, None]}) == '{"a":[1,2.5,true,null],"b":4}'

@@ -1,0 +1,88 @@
+"""Prompt files: streamed, strict, by line."""
+
+from pathlib import Path
+
+import pytest
+
+from runner.errors import ManifestError
+from runner.prompts import FilePrompts, PromptItem
+
+
+def read(path: Path) -> FilePrompts:
+    return FilePrompts(path, path.name)
+
+
+def write(path: Path, data: str | bytes) -> Path:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def test_text_file_has_a_prompt_a_line(tmp_path: Path) -> None:
+    data = "\ufeffa cat\r\n\n  \nno\n007\na\u2028b # not a comment\nlast"
+    prompts = read(write(tmp_path / "list.txt", data))
+    wanted = ["a cat", "no", "007", "a\u2028b # not a comment", "last"]
+    assert [item.prompt for item in prompts] == wanted
+    assert [prompts[i].prompt for i in range(len(prompts))] == wanted
+    assert [item.prompt for item in prompts[1:3]] == wanted[1:3]
+
+
+def test_jsonl_has_an_object_or_a_string_a_line(tmp_path: Path) -> None:
+    data = (
+        '"a cat"\n\n{"prompt": "a fox", "seed": 7, "parameters": {"height": 64}}\n'
+        '{"prompt": "caf\\u00e9"}'
+    )
+    prompts = read(write(tmp_path / "list.jsonl", data))
+    assert list(prompts) == [
+        PromptItem(prompt="a cat"),
+        PromptItem(prompt="a fox", seed=7, parameters={"height": 64}),
+        PromptItem(prompt="café"),
+    ]
+    assert prompts[1] == list(prompts)[1]
+
+
+def test_every_bad_line_is_named(tmp_path: Path) -> None:
+    data = b"\n".join(
+        [
+            b'{"prompt": "good"}',
+            b'{"prompt": 7}',
+            b'{"promt": "a"}',
+            b'{"prompt": "a", "seed": -1}',
+            b'{"prompt": "a", "prompt": "b"}',
+            b"{",
+            b'{"prompt": "\xff"}',
+            b"[1]",
+            b'{"prompt": "a", "parameters": {"guidance_scale": NaN}}',
+            b'{"prompt": "\\ud800"}',
+            b'{"prompt": "a", "parameters": {"prompt": "b"}}',
+        ]
+    )
+    with pytest.raises(ManifestError) as caught:
+        read(write(tmp_path / "list.jsonl", data))
+    found = [str(problem) for problem in caught.value.problems]
+    for line in range(2, 12):
+        assert any(problem.startswith(f"list.jsonl:{line}: ") for problem in found), line
+    assert not any(problem.startswith("list.jsonl:1: ") for problem in found)
+    assert "list.jsonl:3: promt: unknown key; did you mean prompt?" in found
+    assert "list.jsonl:5: prompt: given twice; keep one" in found
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "wanted"),
+    [
+        ("list.txt", b"", "no prompts in"),
+        ("list.txt", b" \n\n", "no prompts in"),
+        ("list.jsonl", b"", "no prompts in"),
+        ("list.csv", b"a", "prompt files end in .txt or .jsonl"),
+        ("list.txt", "a cat".encode("utf-16"), "UTF-16 text; save it as UTF-8"),
+    ],
+)
+def test_files_without_prompts(tmp_path: Path, name: str, data: bytes, wanted: str) -> None:
+    with pytest.raises(ManifestError, match=wanted):
+        read(write(tmp_path / name, data))
+
+
+def test_a_file_of_many_bad_lines_ends_early(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read(write(tmp_path / "list.jsonl", "{\n" * 5000))
+    assert len(caught.value.problems) == 100
+    assert str(caught.value).count("\n") < 60

@@ -1,0 +1,533 @@
+"""Whole runs of one process with a tiny real model: resume, changes, failures, reports."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from conftest import FAST, lines, pixels, stamps, summary
+from PIL import Image
+
+from runner.errors import ExitCode, FolderError, ManifestError, ModelError, StrategyError
+from runner.manifest import load
+from runner.pipeline import Pipeline
+from runner.run import run
+from runner.start import Job
+from runner.status import status
+from runner.stop import Stop
+from runner.world import World
+
+Write = Callable[..., Path]
+PROMPTS = ["a cat", "a red fox", "no", "the sun", "a dog"]
+
+
+class Bench:
+    """A manifest over the tiny model, changed key by key, and runs of it."""
+
+    def __init__(self, write: Write, flux: Path, home: Path) -> None:
+        self.write = write
+        self.output = home / "out"
+        self.values: dict[str, Any] = {
+            "model": str(flux),
+            "seed": 3,
+            "parameters": dict(FAST),
+            "prompts": list(PROMPTS),
+        }
+
+    def job(self, **options: Any) -> Job:
+        return Job(load(self.write(**self.values)), self.output, **options)
+
+    def run(self, **options: Any) -> ExitCode:
+        return run(self.job(**options), World(), Stop(20))
+
+    def status(self, limit: int | None = None) -> dict[str, Any]:
+        return status(load(self.write(**self.values)), self.output, limit, None)
+
+
+@pytest.fixture
+def bench(manifest: Write, flux: Path, tmp_path: Path) -> Bench:
+    return Bench(manifest, flux, tmp_path)
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
+    """Make the pipeline raise, or give the value, for the prompts named."""
+    real = Pipeline.images
+
+    def fail(faults: dict[str, Any]) -> None:
+        def images(self: Pipeline, tasks: Any) -> Any:
+            made = real(self, tasks)
+            for place, task in enumerate(tasks):
+                fault = faults.get(task.prompt)
+                if isinstance(fault, BaseException):
+                    raise fault
+                if fault is not None:
+                    made[place] = fault
+            return made
+
+        monkeypatch.setattr(Pipeline, "images", images)
+
+    return fail
+
+
+def test_a_run_makes_a_dataset_and_says_so(bench: Bench) -> None:
+    bench.values["prompts"][2] = {"prompt": "a\tb\nc 🦊", "seed": 9, "parameters": {"height": 48}}
+    assert bench.run() is ExitCode.COMPLETE
+    assert sorted(pixels(bench.output)) == [f"{i:06d}.png" for i in range(5)]
+    made = lines(bench.output / "metadata.jsonl")
+    assert [line["index"] for line in made] == list(range(5))
+    assert [line["seed"] for line in made] == [3, 4, 9, 6, 7]
+    assert made[2]["prompt"] == "a\tb\nc 🦊"
+    assert (made[2]["width"], made[2]["height"]) == (32, 48)
+    told = summary(bench.output)
+    assert (told["outcome"], told["done"], told["made"], told["missing"]) == ("complete", 5, 5, 0)
+    assert not (bench.output / "failures.jsonl").exists()
+    folder = datasets.load_dataset("imagefolder", data_dir=str(bench.output), split="train")
+    assert folder["prompt"] == [line["prompt"] for line in made]
+    assert folder[2]["image"].size == (32, 48)
+
+
+# Case 3, and "enough to make it again".
+def test_an_image_alone_makes_itself_again(bench: Bench) -> None:
+    import json
+
+    bench.values["prompts"] = [{"prompt": "a cat", "parameters": {"num_images_per_prompt": 4}}]
+    bench.run()
+    seeds = [line["seed"] for line in lines(bench.output / "metadata.jsonl")]
+    assert len(set(seeds)) == 4
+    with Image.open(bench.output / "000002.png") as image:
+        text = dict(image.info)
+    again = Bench(bench.write, Path(json.loads(text["model"])["id"]), bench.output.parent)
+    again.output = bench.output.parent / "again"
+    again.values["prompts"] = [
+        {
+            "prompt": text["prompt"],
+            "seed": int(text["seed"]),
+            "parameters": json.loads(text["parameters"]),
+        }
+    ]
+    again.values["parameters"] = {}
+    again.run()
+    assert pixels(again.output)["000000.png"] == pixels(bench.output)["000002.png"]
+
+
+def test_the_same_again_touches_nothing_and_loads_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.run()
+    before = stamps(bench.output)
+
+    def load_again(*_: object) -> None:
+        raise AssertionError("a model was loaded for nothing")
+
+    monkeypatch.setattr("runner.pipeline.load", load_again)
+    assert bench.run() is ExitCode.COMPLETE
+    assert stamps(bench.output) == before
+    assert summary(bench.output)["made"] == 0
+
+
+# Case 26.
+def test_broken_files_are_made_again_and_just_those(bench: Bench) -> None:
+    bench.run()
+    good, before = pixels(bench.output), stamps(bench.output)
+    half = (bench.output / "000002.png").read_bytes()
+    (bench.output / "000002.png").write_bytes(half[: len(half) // 2])
+    (bench.output / "000003.png").write_bytes(b"")
+    (bench.output / "000001.png").unlink()
+    left_over = bench.output / ".000001.png.dead0000.0a0b0c0d.part"
+    left_over.write_bytes(b"x")
+    assert bench.run() is ExitCode.COMPLETE
+    assert pixels(bench.output) == good
+    after = stamps(bench.output)
+    assert {name for name in after if after[name] != before[name]} == {
+        "000001.png",
+        "000002.png",
+        "000003.png",
+    }
+    assert not left_over.exists()
+    assert summary(bench.output)["made"] == 3
+
+
+def test_after_an_unclean_end_files_are_read_whole(bench: Bench) -> None:
+    bench.run()
+    good, before = pixels(bench.output), stamps(bench.output)
+    (journal,) = (bench.output / ".runner" / "journal").glob("*.jsonl")
+    whole = journal.read_bytes().splitlines(keepends=True)
+    # The process died in the middle of its line for image 4, and a block of image 1 was lost.
+    journal.write_bytes(b"".join(whole[:4]) + whole[4][:10])
+    data = bytearray((bench.output / "000001.png").read_bytes())
+    data[-40] ^= 0xFF
+    (bench.output / "000001.png").write_bytes(data)
+    assert bench.run() is ExitCode.COMPLETE
+    assert pixels(bench.output) == good
+    after = stamps(bench.output)
+    assert {name for name in after if after[name] != before[name]} == {"000001.png"}
+    assert len(lines(bench.output / "metadata.jsonl")) == 5
+
+
+# Case 28, invariant 7.
+def test_a_changed_prompt_is_named_and_regenerated_alone(bench: Bench) -> None:
+    bench.run()
+    before = stamps(bench.output)
+    bench.values["prompts"][1] = "a blue fox"
+    with pytest.raises(FolderError, match="1: the manifest changed since.*--regenerate"):
+        bench.run()
+    assert stamps(bench.output) == before
+    assert bench.run(regenerate=True) is ExitCode.COMPLETE
+    after = stamps(bench.output)
+    assert {name for name in after if after[name] != before[name]} == {"000001.png"}
+    assert lines(bench.output / "metadata.jsonl")[1]["prompt"] == "a blue fox"
+    assert bench.run() is ExitCode.COMPLETE
+    assert stamps(bench.output) == after
+
+
+def test_a_prompt_put_first_and_other_steps_are_named(bench: Bench) -> None:
+    bench.run()
+    bench.values["prompts"].insert(0, "snow")
+    with pytest.raises(FolderError, match="0, 1, 2, 3, 4: the manifest changed"):
+        bench.run()
+    bench.values["prompts"].pop(0)
+    bench.values["parameters"]["num_inference_steps"] = 3
+    with pytest.raises(FolderError, match="0, 1, 2, 3, 4: the manifest changed"):
+        bench.run()
+
+
+def test_a_shortened_list_and_a_longer_one(bench: Bench) -> None:
+    bench.run()
+    before = stamps(bench.output)
+    bench.values["prompts"] = PROMPTS[:3]
+    with pytest.raises(FolderError, match=r"000003.png, 000004.png: beyond the end"):
+        bench.run()
+    assert stamps(bench.output) == before
+    assert bench.run(regenerate=True) is ExitCode.COMPLETE
+    assert set(stamps(bench.output)) == {"000000.png", "000001.png", "000002.png"}
+    bench.values["prompts"] = [*PROMPTS, "snow"]
+    assert bench.run() is ExitCode.COMPLETE
+    assert len(pixels(bench.output)) == 6
+
+
+# Case 23, 21: files that the runner did not write.
+def test_files_of_others_are_never_overwritten(bench: Bench) -> None:
+    bench.output.mkdir()
+    theirs = bench.output / "000002.png"
+    Image.new("RGB", (8, 8)).save(theirs)
+    before = theirs.read_bytes()
+    for options in ({}, {"regenerate": True}):
+        with pytest.raises(FolderError, match="000002.png in .*not written by the runner"):
+            bench.run(**options)
+    assert theirs.read_bytes() == before
+    theirs.unlink()
+    (bench.output / "holiday.png").write_bytes(b"mine")
+    assert bench.run() is ExitCode.COMPLETE
+    assert (bench.output / "holiday.png").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("name", ["metadata.jsonl", "manifest.yaml", "summary.json"])
+def test_reports_of_others_are_never_overwritten(bench: Bench, name: str) -> None:
+    bench.output.mkdir()
+    (bench.output / name).write_text("theirs")
+    with pytest.raises(FolderError, match=f"{name}: was not written by the runner"):
+        bench.run()
+    assert (bench.output / name).read_text() == "theirs"
+
+
+def test_links_in_the_folder_are_not_followed(bench: Bench, tmp_path: Path) -> None:
+    bench.output.mkdir()
+    outside = tmp_path / "outside.png"
+    outside.write_bytes(b"theirs")
+    (bench.output / "000000.png").symlink_to(outside)
+    (bench.output / "000001.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(FolderError, match="000000.png, 000001.png in .*not written"):
+        bench.run()
+    assert outside.read_bytes() == b"theirs"
+    assert not (tmp_path / "nowhere.png").exists()
+
+
+# Cases 27, 34.
+def test_a_failure_is_recorded_and_tried_again(bench: Bench, failing: Any) -> None:
+    failing({"no": ValueError("bad <b>prompt</b>"), "the sun": RuntimeError("x")})
+    assert bench.run() is ExitCode.FAILED
+    assert sorted(pixels(bench.output)) == ["000000.png", "000001.png", "000004.png"]
+    failed = lines(bench.output / "failures.jsonl")
+    assert [(f["index"], f["kind"]) for f in failed] == [(2, "error"), (3, "error")]
+    assert failed[0]["error"] == "ValueError: bad <b>prompt</b>"
+    told = summary(bench.output)
+    assert (told["outcome"], told["failed"], told["exit_code"]) == ("failed", 2, 3)
+    assert bench.status()["exit_code"] == 3
+    before = stamps(bench.output)
+    failing({})
+    assert bench.run() is ExitCode.COMPLETE
+    assert not (bench.output / "failures.jsonl").exists()
+    assert {name: stamps(bench.output)[name] for name in before} == before
+    assert summary(bench.output)["made"] == 2
+
+
+# Case 32.
+def test_values_that_are_not_finite_are_no_image(bench: Bench, failing: Any) -> None:
+    failing({"no": torch.nan})
+    assert bench.run() is ExitCode.FAILED
+    assert not (bench.output / "000002.png").exists()
+    (failed,) = lines(bench.output / "failures.jsonl")
+    assert (failed["index"], failed["kind"]) == (2, "non-finite")
+
+
+# Case 34: a limit.
+def test_max_failures_stops_the_run(bench: Bench, failing: Any) -> None:
+    failing({prompt: ValueError("all") for prompt in PROMPTS})
+    bench.values["max_failures"] = 2
+    assert bench.run() is ExitCode.FAILED
+    # The writer records in the background: the batch after the limit may have begun.
+    assert 2 <= len(lines(bench.output / "failures.jsonl")) <= 3
+    assert summary(bench.output)["outcome"] == "failed"
+
+
+# Case 33: a batch that fails is made one by one; what it was is in the record.
+def test_a_failed_batch_is_split(bench: Bench, failing: Any) -> None:
+    bench.values["batch_size"] = 3
+    failing({"a red fox": torch.OutOfMemoryError("no room")})
+    assert bench.run() is ExitCode.FAILED
+    (failed,) = lines(bench.output / "failures.jsonl")
+    assert (failed["index"], failed["kind"]) == (1, "out-of-memory")
+    made = {line["index"]: line for line in lines(bench.output / "metadata.jsonl")}
+    assert {index: line["degraded"] for index, line in made.items()} == {
+        0: ["batch split"],
+        2: ["batch split"],
+        3: [],
+        4: [],
+    }
+
+
+def test_a_part_of_a_batch_is_made_with_the_whole(bench: Bench) -> None:
+    bench.values["batch_size"] = 3
+    bench.run()
+    good, before = pixels(bench.output), stamps(bench.output)
+    (bench.output / "000001.png").unlink()
+    bench.run()
+    assert pixels(bench.output) == good
+    changed = [name for name, stamp in stamps(bench.output).items() if stamp != before[name]]
+    assert changed == ["000001.png"]
+
+
+# Case 2: batches move the low bits at most.
+def test_batches_do_not_move_the_picture(bench: Bench) -> None:
+    bench.run()
+    one = pixels(bench.output)
+    for size in (2, 4):
+        bench.values["batch_size"] = size
+        bench.output = bench.output.parent / f"batch{size}"
+        bench.run()
+        for name, data in pixels(bench.output).items():
+            here = np.frombuffer(data, np.uint8).astype(int)
+            assert np.abs(here - np.frombuffer(one[name], np.uint8)).max() <= 1
+        assert {line["batch_size"] for line in lines(bench.output / "metadata.jsonl")} <= {
+            size,
+            len(PROMPTS) % size,
+        }
+
+
+def test_limit_and_shard_make_their_part(bench: Bench) -> None:
+    assert bench.run(limit=2) is ExitCode.COMPLETE
+    assert sorted(pixels(bench.output)) == ["000000.png", "000001.png"]
+    assert summary(bench.output)["outcome"] == "limited"
+    assert bench.status()["exit_code"] == 0
+    assert bench.run(shard=(2, 2)) is ExitCode.COMPLETE
+    assert sorted(pixels(bench.output)) == ["000000.png", "000001.png", "000003.png"]
+    assert bench.run(shard=(1, 2)) is ExitCode.COMPLETE
+    assert summary(bench.output)["outcome"] == "complete"
+
+
+def test_a_drawn_seed_is_kept(bench: Bench) -> None:
+    del bench.values["seed"]
+    assert bench.run(limit=2) is ExitCode.COMPLETE
+    assert bench.run() is ExitCode.COMPLETE
+    seeds = [line["seed"] for line in lines(bench.output / "metadata.jsonl")]
+    assert seeds == list(range(seeds[0], seeds[0] + 5))
+    other = Bench(bench.write, Path(bench.values["model"]), bench.output.parent / "other")
+    other.values = bench.values
+    other.run(limit=1)
+    assert lines(other.output / "metadata.jsonl")[0]["seed"] != seeds[0]
+
+
+def test_image_folders_and_their_change(bench: Bench) -> None:
+    bench.values["output"] = {"images_per_folder": 2}
+    assert bench.run() is ExitCode.COMPLETE
+    names = [line["file_name"] for line in lines(bench.output / "metadata.jsonl")]
+    assert names == [f"{i // 2:06d}/{i:06d}.png" for i in range(5)]
+    folder = datasets.load_dataset("imagefolder", data_dir=str(bench.output), split="train")
+    assert folder["index"] == list(range(5))
+    bench.values["output"] = {}
+    with pytest.raises(FolderError, match="images_per_folder"):
+        bench.run()
+
+
+def test_a_folder_without_its_journals_is_adopted(bench: Bench) -> None:
+    bench.run()
+    before = stamps(bench.output)
+    shutil.rmtree(bench.output / ".runner")
+    assert bench.run() is ExitCode.COMPLETE
+    assert stamps(bench.output) == before
+    assert len(lines(bench.output / "metadata.jsonl")) == 5
+
+
+def test_a_moved_model_and_a_changed_one(bench: Bench, tmp_path: Path) -> None:
+    import tiny
+
+    copy = shutil.copytree(bench.values["model"], tmp_path / "copy")
+    bench.run()
+    before = stamps(bench.output)
+    bench.values["model"] = str(copy)
+    assert bench.run() is ExitCode.COMPLETE
+    assert stamps(bench.output) == before
+    tiny.edit_json(copy / "scheduler" / "scheduler_config.json", shift=3.0)
+    with pytest.raises(FolderError, match="the manifest changed"):
+        bench.run()
+
+
+# Case 37.
+@pytest.mark.parametrize("name", ["negative_promt", "strength", "guidance"])
+def test_parameters_that_the_call_does_not_take(bench: Bench, name: str) -> None:
+    bench.values["prompts"][3] = {"prompt": "a cat", "parameters": {name: "x"}}
+    with pytest.raises(ModelError, match=rf"prompts\[3\]: FluxPipeline takes no {name}"):
+        bench.run()
+    assert not pixels(bench.output)
+
+
+def test_sizes_that_the_model_would_round(bench: Bench) -> None:
+    bench.values["prompts"][1] = {"prompt": "a cat", "parameters": {"height": 40}}
+    with pytest.raises(ModelError, match=r"prompts\[1\]: height 40 .* 16.* use 32 or 48"):
+        bench.run()
+
+
+# Case 42.
+def test_float16_needs_a_gpu(bench: Bench) -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("there is a GPU")
+    bench.values["dtype"] = "half"
+    with pytest.raises(StrategyError, match="float16 needs a GPU.*use float32 or bfloat16"):
+        bench.run()
+
+
+# Case 41: the dtype asked for is the dtype of every component.
+def test_the_dtype_is_that_of_every_component(bench: Bench) -> None:
+    from runner.pipeline import load as load_pipeline
+
+    bench.values["dtype"] = "bf16"
+    loaded = load(bench.write(**bench.values)).manifest
+    pipeline = load_pipeline(
+        loaded, Path(loaded.model.id), loaded.strategy, torch.device("cpu"), Stop(1)
+    )
+    kinds = {
+        parameter.dtype
+        for part in pipeline.pipe.components.values()
+        if isinstance(part, torch.nn.Module)
+        for parameter in part.parameters()
+    }
+    assert kinds == {torch.bfloat16}
+
+
+# Case 5.
+def test_noise_comes_from_cpu_generators(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from runner.pipeline import load as load_pipeline
+
+    seen: list[torch.Generator] = []
+    manifest = load(bench.write(**bench.values)).manifest
+    pipeline = load_pipeline(
+        manifest, Path(manifest.model.id), manifest.strategy, torch.device("cpu"), Stop(1)
+    )
+
+    class Recorder:
+        def __call__(self, **arguments: Any) -> Any:
+            given = arguments["generator"]
+            seen.extend(given if isinstance(given, list) else [given])
+            count = len(arguments["prompt"]) if isinstance(arguments["prompt"], list) else 1
+            return type("Output", (), {"images": torch.zeros(count, 3, 8, 8)})
+
+    from conftest import plan_of
+
+    pipeline.pipe = Recorder()
+    pipeline._has_callback = False
+    tasks = list(plan_of(load(bench.write(**bench.values))).tasks())
+    pipeline.images(tasks[:3])
+    pipeline.images(tasks[:1])
+    assert [generator.device.type for generator in seen] == ["cpu"] * 4
+    assert [generator.initial_seed() for generator in seen] == [3, 4, 5, 3]
+
+
+# Case 24.
+def test_nothing_of_a_prompt_reaches_a_name(bench: Bench) -> None:
+    prompts = ["x" * 2000, "🦊" * 100, "f/2.8 ../../etc", "a\tb\nc", 'a "quoted": thing', "../../x"]
+    bench.values["prompts"] = prompts
+    assert bench.run() is ExitCode.COMPLETE
+    assert sorted(p.name for p in bench.output.iterdir()) == sorted(
+        [".runner", "manifest.yaml", "metadata.jsonl", "summary.json"]
+        + [f"{i:06d}.png" for i in range(6)]
+    )
+    assert [line["prompt"] for line in lines(bench.output / "metadata.jsonl")] == prompts
+
+
+def test_status_before_and_after(bench: Bench) -> None:
+    told = bench.status()
+    assert told["exit_code"] == 75
+    assert told["sentence"].startswith("never run: 0 of 5 images")
+    bench.run()
+    (bench.output / "000004.png").unlink()
+    told = bench.status()
+    assert (told["outcome"], told["exit_code"], told["missing"]) == ("interrupted", 75, 1)
+    assert len(lines(bench.output / "metadata.jsonl")) == 4
+    assert bench.status(limit=4)["exit_code"] == 0
+
+
+# Case 11: a gap is never a success.
+def test_a_lost_image_is_not_complete(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from runner import images
+
+    real = images.commit
+
+    def forget(path: Path, data: bytes, launch: str) -> Any:
+        done = real(path, data, launch)
+        if path.name == "000003.png":
+            path.unlink()
+        return done
+
+    monkeypatch.setattr(images, "commit", forget)
+    assert bench.run() is ExitCode.INCOMPLETE
+    assert summary(bench.output)["missing"] == 1
+
+
+# Case 68: an error of the writer fails that image.
+def test_a_fault_of_the_writer_is_that_images_failure(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runner import images
+
+    real = images.encode
+
+    def encode(pixels: Any, text: Any, level: int) -> bytes:
+        if text["index"] == "4":
+            raise ValueError("cannot be encoded")
+        return real(pixels, text, level)
+
+    monkeypatch.setattr(images, "encode", encode)
+    assert bench.run() is ExitCode.FAILED
+    (failed,) = lines(bench.output / "failures.jsonl")
+    assert (failed["index"], failed["kind"]) == (4, "write")
+
+
+def test_a_folder_that_cannot_be_made(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    bench.output = tmp_path / "file" / "out"
+    with pytest.raises(FolderError, match="Not a directory"):
+        bench.run()
+
+
+def test_a_broken_recorded_manifest_is_told(bench: Bench) -> None:
+    bench.run()
+    (bench.output / "manifest.yaml").write_text("model: [")
+    with pytest.raises(ManifestError, match=r"manifest.yaml:2: not YAML"):
+        bench.run()
+    assert os.listdir(bench.output / ".runner" / "locks") == ["guard"]

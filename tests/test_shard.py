@@ -1,0 +1,72 @@
+"""Who does which batch: exact, without padding, each once."""
+
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.shard import shard, take
+from runner.store import LocalStore, StoreLostError
+
+
+# Case 9.
+def test_shards_are_an_exact_partition() -> None:
+    for total in range(41):
+        for replicas in range(1, 10):
+            shards = [shard(range(total), replica, replicas) for replica in range(replicas)]
+            assert sorted(b for part in shards for b in part) == list(range(total))
+            sizes = [len(part) for part in shards]
+            assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(0, 60), st.integers(1, 8), st.randoms())
+def test_every_batch_is_taken_once_in_any_interleaving(total, replicas, random) -> None:  # type: ignore[no-untyped-def]
+    store = LocalStore()
+    running = {r: take(store, range(total), r, replicas) for r in range(replicas)}
+    taken: list[int] = []
+    while running:
+        replica = random.choice(sorted(running))
+        batch = next(running[replica], None)
+        if batch is None:
+            del running[replica]
+        else:
+            taken.append(batch)
+    assert sorted(taken) == list(range(total))
+
+
+# Case 69: the fast replica helps the slow one.
+def test_a_replica_that_is_done_takes_from_the_others() -> None:
+    store = LocalStore()
+    slow = take(store, range(12), 1, 2)
+    first = next(slow)
+    assert list(take(store, range(12), 0, 2)) == [0, 2, 4, 6, 8, 10, 3, 5, 7, 9, 11]
+    assert first == 1
+    assert list(slow) == []
+
+
+# Case 10: a spare replica does not snatch what its neighbour is about to begin.
+def test_a_replica_without_a_share_takes_nothing() -> None:
+    store = LocalStore()
+    assert list(take(store, range(1), 3, 4)) == []
+    assert list(take(store, range(1), 0, 4)) == [0]
+
+
+class Losing(LocalStore):
+    """A store that is gone after so many operations."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+
+    def add(self, key: str, amount: int = 1) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise StoreLostError
+        return super().add(key, amount)
+
+
+def test_without_the_store_a_replica_does_its_own_share_and_ends() -> None:
+    for left in range(8):
+        assert list(take(Losing(left), range(10), 1, 2))[:5] == [1, 3, 5, 7, 9]
+    helped: Iterator[int] = take(Losing(7), range(10), 1, 2)
+    assert list(helped) == [1, 3, 5, 7, 9, 0]
