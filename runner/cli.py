@@ -20,6 +20,7 @@ from runner.errors import (
     InterruptedRunError,
     LaunchError,
     ManifestError,
+    ReplicaLostError,
     RunnerError,
 )
 from runner.files import DISK_ERRORS
@@ -146,6 +147,9 @@ def _run(options: argparse.Namespace) -> int:
         stop.watch_launcher()
     try:
         return _run_rank(options, world, stop)
+    except ReplicaLostError as error:
+        print(f"runner: {error}", file=sys.stderr, flush=True)
+        os._exit(int(error.exit_code))  # the end of a broken process group could wait
     except RunnerError as error:
         if isinstance(error, SAID_ONCE) and world.rank != 0:
             error.is_told = True  # every rank reads the same file: rank 0 says it

@@ -77,7 +77,11 @@ def _is_plain(value: Any) -> bool:
 
 def _hashable(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return (str(value.dtype), tuple(value.shape), value.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return (
+            str(value.dtype),
+            tuple(value.shape),
+            value.cpu().contiguous().view(torch.uint8).numpy().tobytes(),
+        )
     return value
 
 

@@ -9,6 +9,7 @@ RunnerError                    exit 1
 │   ├── StrategyError          a strategy's preconditions
 │   └── FolderError            the output folder: foreign files, another job, changed images
 ├── DiskError                  exit 1: no space, read-only, broken: that work stops
+├── ReplicaLostError           exit 1: a rank failed where the others of its replica cannot follow
 └── InterruptedRunError        exit 75: ended before every image was there; run again to go on
 """
 
@@ -27,6 +28,7 @@ __all__ = [
     "OfflineError",
     "Problem",
     "RefusedError",
+    "ReplicaLostError",
     "RunnerError",
     "StrategyError",
     "refusal",
@@ -103,6 +105,10 @@ class DiskError(RunnerError, OSError):
 
     def __str__(self) -> str:
         return f"{self.args[-1]}; free the disk or mend it, then run the same command again"
+
+
+class ReplicaLostError(RunnerError):
+    """The other ranks of the replica wait in a collective: only the end of their process helps."""
 
 
 class InterruptedRunError(RunnerError):

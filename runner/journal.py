@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 from runner.errors import DiskError
 
-__all__ = ["Done", "Failed", "Journal", "Record", "merge"]
+__all__ = ["LOST", "Done", "Failed", "Journal", "Record", "merge"]
+
+LOST = "replica-lost"  # the kind of failure of an image that ended its replica
 
 
 class Done(NamedTuple):

@@ -130,6 +130,7 @@ class Resolved(Settings):
     seed: Annotated[SeedSpec, _lift("start")]
     revision: Text | None
     versions: dict[str, str]
+    strategy: Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +215,7 @@ def decide(manifest: Manifest, recorded: Manifest | None) -> Resolved:
         seed=seed or SeedSpec(start=secrets.randbelow(FIRST_SEEDS)),
         revision=revision,
         versions=versions(),
+        strategy=manifest.strategy,
     )
 
 
@@ -229,6 +231,7 @@ def fill(manifest: Manifest, resolved: Resolved) -> Manifest:
             "model": spec.model_copy(update={"revision": resolved.revision}),
             "parameters": parameters,
             "versions": resolved.versions,
+            "strategy": resolved.strategy,
         }
     )
 

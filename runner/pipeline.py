@@ -1,5 +1,6 @@
 """A model folder → a loaded diffusers pipeline; a batch of tasks → images."""
 
+import importlib
 import inspect
 import json
 import logging
@@ -19,15 +20,15 @@ from runner.errors import ModelError
 from runner.manifest import Manifest, ModelSpec
 from runner.model import index_of
 from runner.plan import Plan, Task, is_text
+from runner.replica import Replica
 from runner.settings import nearest
 from runner.stop import Stop
 from runner.strategies import StrategyBase
+from runner.world import World
 
 __all__ = ["DroppedError", "Failure", "Image", "Pipeline", "Renderer", "check", "load"]
 
 log = logging.getLogger(__name__)
-
-PER_PROMPT_IMAGES = "num_images_per_prompt"
 
 
 class DroppedError(Exception):
@@ -66,9 +67,18 @@ class Renderer(Protocol):
 class Pipeline:
     """A diffusers pipeline on its device, called with one batch of tasks at a time."""
 
-    def __init__(self, pipe: Any, device: torch.device, dtype: str, kind: str, stop: Stop) -> None:
+    def __init__(
+        self,
+        pipe: Any,
+        device: torch.device,
+        dtype: str,
+        kind: str,
+        stop: Stop,
+        replica: Replica | None = None,
+    ) -> None:
         self.pipe = pipe
         self.stop = stop
+        self.replica = replica
         self.about = {"strategy": kind, "device": device.type, "dtype": dtype}
         accepted = inspect.signature(pipe.__call__).parameters
         self._has_callback = "callback_on_step_end" in accepted
@@ -76,7 +86,10 @@ class Pipeline:
     def render(
         self, tasks: Sequence[Task], degraded: Sequence[str] = ()
     ) -> Iterator[Image | Failure]:
-        """A batch that fails as a whole is made again one by one: the others must not suffer."""
+        """A batch that fails as a whole is made again one by one: the others must not suffer.
+
+        Only the leader of a replica yields; its other ranks compute along.
+        """
         failure = yield from self._attempt(tasks, [*degraded])
         if failure is None:
             return
@@ -95,17 +108,22 @@ class Pipeline:
         The exception is gone when this returns: its frames would keep the batch's tensors alive.
         """
         start = time.perf_counter()
+        failure = None
         try:
             pixels, finite = to_pixels(self.images(tasks))
         except DroppedError:
             raise
         except Exception as error:
-            if is_fatal(error):
-                raise
             kind = "out-of-memory" if isinstance(error, torch.OutOfMemoryError) else "error"
             words = f"{type(error).__name__}: {error}"
             failure = Failure(tasks[0], kind, words, traceback.format_exc())
-        else:
+            if is_fatal(error):
+                raise
+        if self.replica is not None:
+            verdict = self.replica.settle(failure.error if failure else None)
+            if not self.replica.layout.is_leader:
+                return Failure(tasks[0], "error", verdict) if verdict else None
+        if failure is None:
             seconds = round((time.perf_counter() - start) / len(tasks), 4)
             for task, image, is_finite in zip(tasks, pixels, finite, strict=True):
                 if not is_finite:
@@ -145,13 +163,19 @@ class Pipeline:
         return images
 
     def _on_step(self, start: float) -> Any:
+        def is_too_late(pipe: Any, step: int) -> bool:
+            if not self.stop.requested:
+                return False
+            a_step = (time.monotonic() - start) / (step + 1)
+            steps_left = getattr(pipe, "num_timesteps", step + 1) - step - 1
+            return a_step * (steps_left + 1) > self.stop.left_s()  # one step more for the decoder
+
         def on_step(pipe: Any, step: int, timestep: Any, values: dict[str, Any]) -> dict[str, Any]:
-            if self.stop.requested:
-                a_step = (time.monotonic() - start) / (step + 1)
-                steps_left = getattr(pipe, "num_timesteps", step + 1) - step - 1
-                # One step more for the decoder.
-                if a_step * (steps_left + 1) > self.stop.left_s():
-                    raise DroppedError
+            drops = is_too_late(pipe, step)
+            if self.replica is not None:
+                drops = self.replica.drops(step, drops)
+            if drops:
+                raise DroppedError
             return values
 
         return on_step
@@ -247,37 +271,72 @@ def _config(folder: Path, component: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def load(
-    manifest: Manifest, folder: Path, strategy: StrategyBase, device: torch.device, stop: Stop
-) -> Pipeline:
-    """Weights go from safetensors straight to the device in the target dtype; on the CPU they are
-    mapped, so that the ranks of a node share them. Raises ModelError where diffusers refuses."""
-    import diffusers
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model folder as strategies load it."""
 
-    quiet_libraries()
-    spec = manifest.model
-    dtype = getattr(torch, manifest.dtype)
-    try:
-        pipe = diffusers.DiffusionPipeline.from_pretrained(
-            folder,
-            dtype=dtype,
-            variant=spec.variant,
-            use_safetensors=None if spec.allow_pickle else True,
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.manifest.dtype)
+        return dtype
+
+    def pipeline(self, **arguments: Any) -> Any:
+        import diffusers
+
+        spec = self.manifest.model
+        return diffusers.DiffusionPipeline.from_pretrained(
+            self.folder,
+            dtype=self.dtype,
             trust_remote_code=spec.trust_remote_code,
-            local_files_only=True,
-            # The type without an index is the current device: this rank's own.
-            device_map=device.type if device.type != "cpu" else None,
+            **self._common(),
+            **arguments,
         )
+
+    def component(self, name: str, **arguments: Any) -> Any:
+        library, class_name = index_of(self.folder, self.manifest.model.id)[name]
+        module = importlib.import_module(library)
+        return getattr(module, class_name).from_pretrained(
+            self.folder,
+            subfolder=name,
+            dtype=self.dtype,
+            **self._common(),
+            **arguments,
+        )
+
+    def _common(self) -> dict[str, Any]:
+        spec = self.manifest.model
+        return {
+            "variant": spec.variant,
+            "use_safetensors": None if spec.allow_pickle else True,
+            "local_files_only": True,
+        }
+
+
+def load(
+    manifest: Manifest,
+    folder: Path,
+    strategy: StrategyBase,
+    device: torch.device,
+    stop: Stop,
+    world: World,
+    replica: Replica | None = None,
+) -> Pipeline:
+    """The pipeline where the strategy puts it. Raises ModelError where diffusers refuses."""
+    quiet_libraries()
+    try:
+        pipe = strategy.load(ModelSource(folder, manifest), device, world)
     except (OSError, ValueError, ImportError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"{spec.id}: cannot be loaded: {lines[0]}") from error
+        raise ModelError(f"{manifest.model.id}: cannot be loaded: {lines[0]}") from error
     pipe.set_progress_bar_config(disable=True)
-    strategy.attach(pipe, device)
     encode_once(pipe)
     for name, component in pipe.components.items():
         if isinstance(component, torch.nn.Module):
             log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))
-    return Pipeline(pipe, device, manifest.dtype, strategy.kind, stop)
+    return Pipeline(pipe, device, manifest.dtype, strategy.kind, stop, replica)
 
 
 def _dtypes(module: torch.nn.Module) -> str:

@@ -16,7 +16,7 @@ from runner.images import image_name
 from runner.manifest import Loaded, Manifest, decide, fill
 from runner.plan import Fingerprints, Plan, Task
 from runner.shard import shard
-from runner.start import notices, recorded_in
+from runner.start import asked, notices, recorded_in
 from runner.strategies import Layout
 from runner.world import World
 
@@ -41,10 +41,13 @@ def show(
         resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
         manifest = fill(loaded.manifest, resolved)
         plan = Plan(manifest, loaded.prompts, loaded.path)
-        layout = manifest.strategy.layout(World(world_size=world_size))
+        world = World(world_size=world_size)
+        layout = manifest.strategy.layout(world)
         from runner import pipeline
 
-        pipeline.check(plan, model.configs(manifest.model))
+        configs = model.configs(manifest.model)
+        pipeline.check(plan, configs)
+        remarks += manifest.strategy.resolve(asked(plan, configs, None), world).remarks
         if not is_drawn:
             fingerprints = Fingerprints(manifest, model.identity(manifest.model))
     except OfflineError as error:

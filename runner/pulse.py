@@ -65,6 +65,11 @@ class Pulse:
             time.sleep(POLL_S)
         return self._gone
 
+    def watch(self, patience_s: float = 30.0) -> Callable[[int], bool]:
+        """Tells of a rank whether it is gone: no beat for so long, and it has not ended."""
+        watch = _Watch(self.store, patience_s)
+        return lambda rank: watch.is_gone(rank) and not self.store.add(f"ended/{rank}", 0)
+
     def _beat(self) -> None:
         with contextlib.suppress(StoreLostError):
             self.store.add(f"beat/{self.rank}")

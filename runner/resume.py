@@ -5,7 +5,7 @@ from __future__ import annotations  # array[int] is no type at run time before 3
 import json
 import zlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -132,16 +132,17 @@ def asked_images(plan: Plan, limit: int | None, shard: Shard | None) -> bytearra
     return asked
 
 
-def pending_batches(plan: Plan, todo: bytearray, asked: bytearray) -> array[int]:
-    """The batches with an image that is asked for and must be made."""
-    return array(
-        "Q",
-        (
-            number
-            for number in range(plan.batch_count)
-            if any(todo[index] and asked[index] for index in plan.batch(number))
-        ),
-    )
+def pending_batches(
+    plan: Plan, todo: bytearray, asked: bytearray, last: Container[int] = ()
+) -> array[int]:
+    """The batches with an image that is asked for and must be made; those with an image in `last`
+    come after all others."""
+    first, after = array("Q"), array("Q")
+    for number in range(plan.batch_count):
+        indices = plan.batch(number)
+        if any(todo[index] and asked[index] for index in indices):
+            (after if any(index in last for index in indices) else first).append(number)
+    return first + after
 
 
 def _launch(journal: str) -> str:

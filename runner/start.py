@@ -5,6 +5,7 @@ from __future__ import annotations  # array[int] is no type at run time before 3
 import base64
 import dataclasses
 import json
+import sys
 import zlib
 from array import array
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from runner.crashes import quarantined
 from runner.errors import FolderError, InterruptedRunError, RunnerError, StrategyError, refusal
 from runner.files import replace
 from runner.folder import HEADER, OutputFolder
-from runner.journal import Journal, merge
+from runner.journal import LOST, Journal, merge
 from runner.lock import FolderLock, Shard, live_launches
 from runner.manifest import Loaded, Manifest, Resolved, decide, dump, fill, parse
 from runner.plan import Fingerprints, Plan
@@ -24,9 +25,20 @@ from runner.pulse import Pulse
 from runner.resume import asked_images, clear, pending_batches, refuse, survey
 from runner.stop import Stop
 from runner.store import Store
+from runner.strategies import Asked
 from runner.world import World, set_device
 
-__all__ = ["Job", "Start", "hear", "notices", "prepare", "recorded_in", "tell", "tell_error"]
+__all__ = [
+    "Job",
+    "Start",
+    "asked",
+    "hear",
+    "notices",
+    "prepare",
+    "recorded_in",
+    "tell",
+    "tell_error",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,7 @@ class Start:
     pending: array[int]  # numbers of batches
     deaths: dict[int, int] = field(default_factory=dict)  # see crashes.py
     finished: int = 0  # images that were there; known to rank 0
+    choice: str = ""  # what `auto` chose and why; known to rank 0
 
 
 def prepare(
@@ -73,13 +86,15 @@ def prepare(
     live = live_launches(folder) - {lock.launch}
     found = survey(folder, start.plan, start.fingerprints, record, live)
     refuse(folder, found, regenerate=job.regenerate)
-    asked = asked_images(start.plan, job.limit, job.shard)
+    wanted = asked_images(start.plan, job.limit, job.shard)
     crashed = [index for index in quarantined(deaths) if found.todo[index]]
     for index in crashed:
         found.todo[index] = 0
-    pending = pending_batches(start.plan, found.todo, asked)
+    # What ended a replica may do so again: the others first.
+    lost = {index for index, failed in record.failed.items() if failed.kind == LOST}
+    pending = pending_batches(start.plan, found.todo, wanted, lost)
     if pending:
-        preflight(start, world)
+        start = preflight(start, world)
     journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
     clear(folder, found, journal, record, live)
     for index in crashed:
@@ -122,15 +137,43 @@ def _refuse_new_folders(
         )
 
 
-def preflight(start: Start, world: World) -> None:
-    """What can be known before weights load. Raises StrategyError, ModelError, LaunchError."""
+def preflight(start: Start, world: World) -> Start:
+    """Check what can be known before weights load, and settle the strategy.
+
+    Raises StrategyError, ModelError, LaunchError.
+    """
     start.manifest.strategy.layout(world)
     device = set_device(world)
     if device.type == "cpu" and start.manifest.dtype == "float16":
         raise StrategyError("dtype float16 needs a GPU, and there is none; use float32 or bfloat16")
     from runner import pipeline
 
-    pipeline.check(start.plan, model.configs(start.manifest.model))
+    folder = model.configs(start.manifest.model)
+    pipeline.check(start.plan, folder)
+    found = start.manifest.strategy.resolve(asked(start.plan, folder, device.type), world)
+    for line in [found.choice, *found.remarks]:
+        if line:
+            print(f"runner: {line}", file=sys.stderr)
+    settled = {"strategy": found.strategy}
+    return dataclasses.replace(
+        start,
+        resolved=start.resolved.model_copy(update=settled),
+        manifest=start.manifest.model_copy(update=settled),
+        choice=found.choice,
+    )
+
+
+def asked(plan: Plan, folder: Path, device: str | None) -> Asked:
+    """What a strategy's preconditions look at; `device` is None where the work is not done here."""
+    manifest = plan.manifest
+    return Asked(
+        model=manifest.model.id,
+        folder=folder,
+        dtype=manifest.dtype,
+        batch_size=manifest.batch_size,
+        images=plan.tasks,
+        device=device,
+    )
 
 
 def notices(plan: Plan) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from runner.world import World
 
-__all__ = ["LocalStore", "Store", "StoreLostError", "connect"]
+__all__ = ["LocalStore", "Store", "StoreLostError", "connect", "raw_store"]
 
 CONNECT_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 10.0  # an operation takes less than a millisecond
@@ -136,17 +136,27 @@ def connect(world: World) -> Store:
     """
     if world.world_size == 1 and not world.max_restarts:
         return LocalStore()
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
-
     try:
-        store = TCPStore(
-            world.master_addr,
-            world.master_port,
-            is_master=world.rank == 0 and not world.agent_store,
-            timeout=timedelta(seconds=CONNECT_TIMEOUT_S),
-            wait_for_workers=False,
-        )
+        store = raw_store(world, serves=world.rank == 0 and not world.agent_store)
     except RuntimeError as error:
         raise StoreLostError from error
-    client = _Client(PrefixStore(f"runner/{world.run_id}", store))
-    return _TcpStore(client, f"{world.restart}/")
+    return _TcpStore(_Client(store), f"{world.restart}/")
+
+
+def raw_store(world: World, part: str = "", *, serves: bool = False) -> Any:
+    """torch's own client of the launcher's store, for keys of this run and of one part of it;
+    `serves`: host it here.
+
+    Raises RuntimeError where it cannot be reached.
+    """
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+    store = TCPStore(
+        world.master_addr,
+        world.master_port,
+        is_master=serves,
+        timeout=timedelta(seconds=CONNECT_TIMEOUT_S),
+        wait_for_workers=False,
+    )
+    run = f"runner/{world.run_id}"
+    return PrefixStore(f"{run}/{part}" if part else run, store)

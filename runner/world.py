@@ -15,7 +15,7 @@ from runner.errors import LaunchError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["World", "set_device", "world_from"]
+__all__ = ["World", "own_devices", "set_device", "world_from"]
 
 _TORCHRUN = "torchrun --standalone --nproc-per-node N -m runner MANIFEST"
 
@@ -82,8 +82,19 @@ def world_from(environ: Mapping[str, str] | None = None) -> World:
     return world
 
 
-def set_device(world: World) -> "torch.device":
-    """The rank's own device, made current before anything else touches an accelerator.
+def own_devices(world: World, processes: int = 1) -> range:
+    """The rank's share of the node's accelerators, together with those of the processes after it
+    where it drives them for `processes`."""
+    import torch
+
+    each = max(1, torch.accelerator.device_count() // world.local_world_size)
+    first = world.local_rank * each
+    return range(first, first + each * processes)
+
+
+def set_device(world: World, *, share: bool = False) -> "torch.device":
+    """The rank's own device, made current before anything else touches an accelerator; with
+    `share` the first of its share of the node's.
 
     Raises LaunchError where the node has fewer accelerators than local ranks.
     """
@@ -100,6 +111,8 @@ def set_device(world: World) -> "torch.device":
             f"{world.local_world_size} processes on {socket.gethostname()}, which shows {visible} "
             f"device(s); use --nproc-per-node {visible}"
         )
+    elif share:
+        index = own_devices(world)[0]
     torch.accelerator.set_device_index(index)
     accelerator = torch.accelerator.current_accelerator()
     return torch.device(accelerator.type if accelerator else "cpu", index)

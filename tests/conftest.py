@@ -5,12 +5,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from launches import Launcher
 from PIL import Image
 
 from runner.manifest import Loaded, load
@@ -125,3 +126,22 @@ def summary(folder: Path) -> dict[str, Any]:
     values = json.loads((folder / "summary.json").read_text())
     assert isinstance(values, dict)
     return values
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Launcher]:
+    """Launches of several ranks without a launcher (launches.py)."""
+    launcher = Launcher()
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of tiny pipelines: flux and qwen."""
+    import tiny
+
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny.flux(folder / "flux")
+    tiny.qwen_image(folder / "qwen")
+    return folder

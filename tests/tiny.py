@@ -6,15 +6,20 @@ from pathlib import Path
 import torch
 from diffusers import (
     AutoencoderKL,
+    AutoencoderKLQwenImage,
     FlowMatchEulerDiscreteScheduler,
     FluxPipeline,
     FluxTransformer2DModel,
+    QwenImagePipeline,
+    QwenImageTransformer2DModel,
 )
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
     PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
     T5Config,
     T5EncoderModel,
 )
@@ -89,6 +94,42 @@ def flux(folder: Path, *, heads: int = 4, width: int = 8, seed: int = 0) -> Path
     return folder
 
 
+def qwen_image(folder: Path, *, heads: int = 4, width: int = 8, seed: int = 0) -> Path:
+    """A Qwen-Image pipeline: 8 px a latent, 16 px a token, the text as long as the prompt."""
+    torch.manual_seed(seed)
+    size = 32
+    text = Qwen2_5_VLConfig(
+        text_config={
+            "vocab_size": 64, "hidden_size": size, "intermediate_size": size,
+            "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 0,
+            "rope_scaling": {"mrope_section": [1, 1, 2], "rope_type": "default", "type": "default"},
+        },
+        vision_config={
+            "depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2,
+            "out_hidden_size": size,
+        },
+        image_token_id=61, video_token_id=62, vision_start_token_id=60, vision_end_token_id=63,
+    )  # fmt: skip
+    transformer = QwenImageTransformer2DModel(
+        patch_size=2, in_channels=16, out_channels=4, num_layers=2, attention_head_dim=width,
+        num_attention_heads=heads, joint_attention_dim=size, guidance_embeds=False,
+        axes_dims_rope=(2, 2, width - 4),
+    )  # fmt: skip
+    autoencoder = AutoencoderKLQwenImage(
+        base_dim=8, z_dim=4, dim_mult=[1, 1, 1, 1], num_res_blocks=1, attn_scales=[],
+        temperal_downsample=[False, True, True], latents_mean=[0.0] * 4, latents_std=[1.0] * 4,
+    )  # fmt: skip
+    QwenImagePipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=autoencoder,
+        text_encoder=Qwen2_5_VLForConditionalGeneration(text),
+        tokenizer=tokenizer(1100),
+        transformer=transformer,
+    ).save_pretrained(folder)
+    return folder
+
+
 def vae() -> AutoencoderKL:
     return AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 4,
@@ -110,4 +151,4 @@ def edit_json(path: Path, **values: object) -> None:
     path.write_text(json.dumps({**content, **values}))
 
 
-__all__ = ["WORDS", "edit_json", "flux", "tokenizer", "vae"]
+__all__ = ["WORDS", "edit_json", "flux", "qwen_image", "tokenizer", "vae"]

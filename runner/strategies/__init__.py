@@ -1,8 +1,28 @@
 """The strategies by kind. A new one is a file here and a line in `Strategy`."""
 
-from runner.strategies.base import Layout, StrategyBase
+from typing import Annotated
+
+from pydantic import Discriminator
+
+from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase
+from runner.strategies.context_parallel import ContextParallel
 from runner.strategies.data_parallel import DataParallel
+from runner.strategies.device_map import DeviceMap
+from runner.strategies.tensor_parallel import TensorParallel
 
-__all__ = ["DataParallel", "Layout", "Strategy", "StrategyBase"]
+__all__ = [
+    "Asked",
+    "ContextParallel",
+    "DataParallel",
+    "DeviceMap",
+    "Layout",
+    "Resolution",
+    "Source",
+    "Strategy",
+    "StrategyBase",
+    "TensorParallel",
+]
 
-Strategy = DataParallel
+Strategy = Annotated[
+    DataParallel | DeviceMap | ContextParallel | TensorParallel, Discriminator("kind")
+]

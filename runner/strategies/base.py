@@ -1,36 +1,119 @@
 """What every strategy is: its validated settings, which know their layout and preconditions."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from runner.errors import StrategyError
 from runner.settings import Settings
 from runner.world import World
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Layout", "StrategyBase"]
+__all__ = ["Asked", "AskedImage", "Layout", "Resolution", "Source", "StrategyBase", "grouped"]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A rank's place: world size = replicas × ranks per replica."""
+    """A rank's place: world size = replicas × ranks per replica, a replica's ranks in a row."""
 
     replicas: int
     replica: int
     ranks_per_replica: int = 1
     rank_in_replica: int = 0
+    is_idle: bool = False  # its devices are driven by the first rank of its replica
+
+    @property
+    def is_leader(self) -> bool:
+        """The one rank of a replica that takes batches and writes images."""
+        return self.rank_in_replica == 0
+
+
+def grouped(world: World, ranks: int, factors: str) -> Layout:
+    """Replicas of `ranks` ranks in a row; `factors` is the product in words, as in "ulysses 2".
+
+    Raises StrategyError where the world size is no multiple, with the next valid ones.
+    """
+    size = world.world_size
+    if size % ranks:
+        low = size // ranks * ranks
+        valid = " or ".join(str(count) for count in (low, low + ranks) if count)
+        product = factors if factors.endswith(f"= {ranks}") else f"{factors} = {ranks}"
+        raise StrategyError(
+            f"strategy: {product} ranks a replica does not divide {size}; use {valid} processes"
+        )
+    return Layout(size // ranks, world.rank // ranks, ranks, world.rank % ranks)
+
+
+class AskedImage(Protocol):
+    """What a task says about an image."""
+
+    @property
+    def prompt_index(self) -> int: ...
+    @property
+    def prompt(self) -> str: ...
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What preconditions look at, all of it known before weights load."""
+
+    model: str  # as the manifest names it
+    folder: Path  # the model's configs
+    dtype: str
+    batch_size: int
+    images: Callable[[], Iterable[AskedImage]]
+    device: str | None  # a device type; None on a machine that will not do the work
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A strategy with nothing open, and what the user should know of it, a line each."""
+
+    strategy: "StrategyBase"
+    remarks: list[str] = field(default_factory=list)
+    choice: str = ""  # what `auto` chose and why
+
+
+class Source(Protocol):
+    """A model folder that can be loaded, with the manifest's dtype and leave."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def dtype(self) -> "torch.dtype": ...
+
+    def pipeline(self, **arguments: Any) -> Any:
+        """The diffusers pipeline; `arguments` go to its `from_pretrained`."""
+
+    def component(self, name: str, **arguments: Any) -> Any:
+        """One component; `arguments` go to its `from_pretrained`."""
 
 
 class StrategyBase(Settings):
     """One way to put the model on the devices of a replica."""
 
     kind: str
+    shares_node: ClassVar[bool] = False  # a rank drives its whole share of the node's devices
 
     def layout(self, world: World) -> Layout:
         """Raises StrategyError where the world size does not fit the degrees."""
         raise NotImplementedError
 
-    def attach(self, pipeline: Any, device: "torch.device") -> None:
-        """Put the loaded pipeline on the replica's devices."""
+    def resolve(self, asked: Asked, world: World) -> "Resolution":
+        """Check all that must hold of the model, the images and the world, and settle what the
+        manifest leaves open.
+
+        Raises StrategyError, one line with a remedy, for what would fail or draw a wrong image.
+        """
+        self.layout(world)
+        return Resolution(self)
+
+    def load(self, source: Source, device: "torch.device", world: World) -> Any:
+        """The pipeline on the replica's devices. A replica of several ranks has its process group
+        by now."""
         raise NotImplementedError

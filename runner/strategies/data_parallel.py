@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from runner.strategies.base import Layout, StrategyBase
+from runner.strategies.base import Layout, Source, StrategyBase
 from runner.world import World
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DataParallel"]
+__all__ = ["DataParallel", "load_whole"]
 
 
 class DataParallel(StrategyBase):
@@ -17,5 +17,13 @@ class DataParallel(StrategyBase):
     def layout(self, world: World) -> Layout:
         return Layout(replicas=world.world_size, replica=world.rank)
 
-    def attach(self, pipeline: Any, device: "torch.device") -> None:
-        pipeline.to(device)
+    def load(self, source: Source, device: "torch.device", world: World) -> Any:
+        return load_whole(source, device)
+
+
+def load_whole(source: Source, device: "torch.device") -> Any:
+    """The whole pipeline on one device. Weights go straight there; on the CPU they are mapped, so
+    that the ranks of a node share them."""
+    # The type without an index is the current device: this rank's own.
+    pipe = source.pipeline(device_map=device.type if device.type != "cpu" else None)
+    return pipe.to(device)

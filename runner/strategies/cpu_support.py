@@ -1,0 +1,63 @@
+"""Context and tensor parallel on a machine without an accelerator, where diffusers lacks three
+small things. Nothing here is used where there is one: the code path is the same otherwise."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["cpu_support"]
+
+
+@contextlib.contextmanager
+def cpu_support(device_type: str) -> Iterator[None]:
+    """Around the calls that make a model parallel; does nothing on an accelerator."""
+    if device_type != "cpu":
+        yield
+        return
+    import torch
+    from diffusers.hooks import tensor_parallel
+    from diffusers.models import attention_dispatch
+
+    # Ring attention asks at every call: this one stays.
+    attention_dispatch._native_attention_forward_op = _attention
+    # `rank % torch.accelerator.device_count()` divides by zero without an accelerator.
+    count, devices = torch.accelerator.device_count, tensor_parallel._SUPPORTED_TP_DEVICES
+    torch.accelerator.device_count = lambda: 1
+    tensor_parallel._SUPPORTED_TP_DEVICES = (*devices, "cpu")
+    try:
+        yield
+    finally:
+        torch.accelerator.device_count = count
+        tensor_parallel._SUPPORTED_TP_DEVICES = devices
+
+
+def _attention(
+    ctx: Any,
+    query: Any,  # (B, S, H, D), as key and value
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    _save_ctx: bool = True,
+    _parallel_config: Any = None,
+) -> Any:
+    """Native attention, also with the log-sum-exp (B, S, H) of its scores, which ring attention
+    merges its parts by and which diffusers' native backend refuses. For inference only."""
+    import torch
+
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    if not return_lse:
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        return out.transpose(1, 2)
+    if attn_mask is not None:
+        raise ValueError("ring attention with a mask gives a wrong image")
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, dropout_p, is_causal, scale=scale
+    )
+    return out.transpose(1, 2), lse.transpose(1, 2)

@@ -1,0 +1,128 @@
+"""What the configs of a model tell: its classes, heads, and how many tokens an image has."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ModelFacts", "divisors"]
+
+# How long the text is that a transformer sees, by its class: padded to max_sequence_length, which
+# has this default, or as long as the prompt, up to that.
+FIXED_TEXT = {"FluxTransformer2DModel": 512}
+VARYING_TEXT = {"QwenImageTransformer2DModel": 512}
+DEFAULT_LATENTS = 128  # latents a side where height and width are left to these pipelines
+TEXTS_AT_ONCE = 1000
+
+
+def divisors(number: int) -> list[int]:
+    return [low for low in range(1, number + 1) if number % low == 0]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model folder's configs, read once."""
+
+    folder: Path
+    index: Mapping[str, Any]
+    denoiser: str  # "transformer" or "unet"; "" where there is neither
+    config: Mapping[str, Any]  # the denoiser's
+
+    @classmethod
+    def read(cls, folder: Path) -> "ModelFacts":
+        index = _json(folder / "model_index.json")
+        denoiser = next((name for name in ("transformer", "unet") if index.get(name)), "")
+        return cls(folder, index, denoiser, _json(folder / denoiser / "config.json"))
+
+    def config_of(self, component: str) -> dict[str, Any]:
+        return _json(self.folder / component / "config.json")
+
+    @property
+    def networks(self) -> list[str]:
+        """The components with weights."""
+        return [
+            name
+            for name, entry in self.index.items()
+            # Only models have a config.json; a safety checker's library is a module of diffusers.
+            if isinstance(entry, list) and entry[0] and self.config_of(name)
+        ]
+
+    @property
+    def pipeline_class(self) -> str:
+        return str(self.index.get("_class_name", ""))
+
+    @property
+    def denoiser_class(self) -> str:
+        """The denoiser's class, or the pipeline's where there is none."""
+        entry = self.index.get(self.denoiser)
+        return str(entry[1]) if entry else self.pipeline_class
+
+    @property
+    def heads(self) -> int | None:
+        heads = self.config.get("num_attention_heads")
+        return heads if isinstance(heads, int) else None
+
+    @property
+    def text_varies(self) -> bool:
+        """Whether the text is as long as the prompt: then a batch of unequal ones has a mask."""
+        return self.denoiser_class in VARYING_TEXT
+
+    def plan_of(self, attribute: str) -> Any:
+        """The denoiser class's `_cp_plan` or `_tp_plan`; None where diffusers gives it none."""
+        import diffusers
+
+        return getattr(getattr(diffusers, self.denoiser_class, None), attribute, None)
+
+    @property
+    def token_side(self) -> int | None:
+        """Pixels a token along one side: two latents. None for models that may pack otherwise."""
+        if self.denoiser_class not in (*FIXED_TEXT, *VARYING_TEXT):
+            return None
+        return 2 * self.vae_factor
+
+    @property
+    def vae_factor(self) -> int:
+        """Pixels a latent along one side."""
+        vae = _json(self.folder / "vae" / "config.json")
+        if "block_out_channels" in vae:
+            return int(2 ** (len(vae["block_out_channels"]) - 1))
+        return int(2 ** len(vae.get("temperal_downsample", (1, 1, 1))))
+
+    def size(self, parameters: Mapping[str, Any]) -> tuple[int, int]:
+        """(height, width) in pixels, the pipelines' default where the parameters leave it open."""
+        default = DEFAULT_LATENTS * self.vae_factor
+        height, width = (parameters.get(side) or default for side in ("height", "width"))
+        return int(height), int(width)
+
+    def image_tokens(self, parameters: Mapping[str, Any]) -> int | None:
+        if self.token_side is None:
+            return None
+        height, width = self.size(parameters)
+        return (height // self.token_side) * (width // self.token_side)
+
+    def text_tokens(self, parameters: Mapping[str, Any]) -> int | None:
+        """Tokens of the text, the most where it varies; None where nothing is known."""
+        default = {**FIXED_TEXT, **VARYING_TEXT}.get(self.denoiser_class)
+        return None if default is None else int(parameters.get("max_sequence_length") or default)
+
+    def tokens_of(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens of each text the transformer sees, uncut. For models whose text varies:
+        the pipeline puts it into a template, whose head it drops again."""
+        import diffusers
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(self.folder / "tokenizer", local_files_only=True)
+        parts = dict.fromkeys(("scheduler", "vae", "text_encoder", "transformer"))
+        pipe = getattr(diffusers, self.pipeline_class)(tokenizer=tokenizer, **parts)
+        lengths: list[int] = []
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            some = texts[start : start + TEXTS_AT_ONCE]
+            found = tokenizer([pipe.prompt_template_encode.format(text) for text in some])
+            lengths += [len(ids) - pipe.prompt_template_encode_start_idx for ids in found.input_ids]
+        return lengths
+
+
+def _json(path: Path) -> dict[str, Any]:
+    values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return values if isinstance(values, dict) else {}

@@ -1,0 +1,144 @@
+"""What tests change in a rank before it runs: faults, and a look at float images."""
+
+import os
+import time
+
+import numpy as np
+
+
+def keep_floats() -> None:
+    """Save each float image beside the manifest, as `float-<index>.npy`."""
+    from runner.pipeline import Pipeline
+
+    images = Pipeline.images
+
+    def keep(self, tasks):
+        found = images(self, tasks)
+        if self.replica is None or self.replica.layout.is_leader:
+            for task, image in zip(tasks, found, strict=True):
+                np.save(f"float-{task.index}.npy", image.cpu().numpy())
+        return found
+
+    Pipeline.images = keep
+
+
+def fail_before() -> None:
+    """Every rank fails for the prompt "bad", before the pipeline call."""
+    _around(lambda: _raise(), None)
+
+
+def fail_after() -> None:
+    _around(None, lambda: _raise())
+
+
+def fail_inside_on_last_rank() -> None:
+    """The last rank fails at a denoising step, while the others go on to the next collective."""
+    if os.environ["RANK"] == str(int(os.environ["WORLD_SIZE"]) - 1):
+        _fail_inside()
+
+
+def fail_inside_on_first_rank() -> None:
+    if os.environ["RANK"] == "0":
+        _fail_inside()
+
+
+def die_inside_on_last_rank() -> None:
+    """As the kernel does when memory runs out."""
+    if os.environ["RANK"] == str(int(os.environ["WORLD_SIZE"]) - 1):
+        _fail_inside(lambda: os.kill(os.getpid(), 9))
+
+
+def slow_steps() -> None:
+    from runner.pipeline import Pipeline
+
+    on_step = Pipeline._on_step
+
+    def slow(self, start):
+        inner = on_step(self, start)
+
+        def step(*arguments):
+            time.sleep(0.3)
+            return inner(*arguments)
+
+        return step
+
+    Pipeline._on_step = slow
+
+
+def _fail_inside(act=None) -> None:
+    from runner.pipeline import Pipeline
+
+    images, on_step = Pipeline.images, Pipeline._on_step
+
+    def note(self, tasks):
+        self.is_bad = any(task.prompt == "bad" for task in tasks)
+        return images(self, tasks)
+
+    def fail(self, start):
+        inner = on_step(self, start)
+
+        def step(*arguments):
+            if self.is_bad:
+                (act or _raise)()
+            return inner(*arguments)
+
+        return step
+
+    Pipeline.images, Pipeline._on_step = note, fail
+
+
+def _around(before, after) -> None:
+    from runner.pipeline import Pipeline
+
+    images = Pipeline.images
+
+    def around(self, tasks):
+        is_bad = any(task.prompt == "bad" for task in tasks)
+        if is_bad and before:
+            before()
+        found = images(self, tasks)
+        if is_bad and after:
+            after()
+        return found
+
+    Pipeline.images = around
+
+
+def _raise() -> None:
+    raise RuntimeError("a test's fault")
+
+
+def say_places() -> None:
+    """Print where each component lies."""
+    from runner.strategies import DeviceMap
+
+    load = DeviceMap.load
+
+    def say(self, source, device, world):
+        pipe = load(self, source, device, world)
+        for name, component in pipe.components.items():
+            if places := getattr(component, "hf_device_map", None):
+                print(name, places)
+        return pipe
+
+    DeviceMap.load = say
+
+
+def copy_weights() -> None:
+    """Weights in memory of their own instead of mapped files: as aligned as those from disk are.
+    Kernels are picked by alignment, so this can change the last bit of an image."""
+    from runner.strategies import DataParallel
+
+    load = DataParallel.load
+
+    def copied(self, source, device, world):
+        import torch
+
+        pipe = load(self, source, device, world)
+        for component in pipe.components.values():
+            if isinstance(component, torch.nn.Module):
+                for weight in [*component.parameters(), *component.buffers()]:
+                    weight.data = weight.data.clone()
+        return pipe
+
+    DataParallel.load = copied

@@ -1,0 +1,193 @@
+"""Replicas of several ranks: the images of one process, and what happens when a rank fails."""
+
+import json
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from launches import Ended, Launcher
+
+CLASSES = {"flux": "FluxTransformer2DModel", "qwen": "QwenImageTransformer2DModel"}
+ULYSSES = "{kind: context_parallel, ulysses_degree: 2}"
+PROMPTS = ("a red fox", "the moon", "a dog under the sun")
+NEGATIVE = "a cat on the snow"
+
+
+def write(
+    folder: Path, model: Path, strategy: str, more: str = "", prompts=PROMPTS, negative=NEGATIVE
+) -> Path:
+    """A manifest whose texts, the negative one too, have odd numbers of tokens with Qwen-Image."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "job.yaml"
+    text = f"""
+        model: {model}
+        strategy: {strategy}
+        output: {folder / "out"}
+        seed: 3
+        parameters: {{height: 64, width: 64, num_inference_steps: 2, max_sequence_length: 16,
+          true_cfg_scale: 2.0, negative_prompt: {negative}}}
+        prompts: {json.dumps(list(prompts))}
+        """
+    path.write_text(textwrap.dedent(text) + more)
+    return path
+
+
+def floats(folder: Path) -> list[np.ndarray]:
+    return [np.load(path) for path in sorted(folder.glob("float-*.npy"))]
+
+
+def render(ranks: Launcher, world_size: int, path: Path, *patches: str, limit=None) -> Ended:
+    arguments = [path] if limit is None else [path, "--limit", limit]
+    return ranks(world_size, *arguments, patches=patches, folder=path.parent)
+
+
+@pytest.fixture(scope="module")
+def one_process(ranks, models, tmp_path_factory):
+    """The float images of one process, by model."""
+    found = {}
+    for name in CLASSES:
+        path = write(tmp_path_factory.mktemp(name), models / name, "data_parallel")
+        ended = render(ranks, 1, path, "patches:keep_floats")
+        assert ended.codes == [0], ended.words
+        found[name] = floats(path.parent)
+    return found
+
+
+VARIANTS = {
+    "ulysses": [
+        (2, ULYSSES),
+        (4, "{kind: context_parallel, ulysses_degree: 4}"),
+        (4, ULYSSES),  # two replicas
+        (2, "{kind: context_parallel, ulysses_degree: 2, ulysses_anything: true}"),
+    ],
+    "ring": [
+        (2, "{kind: context_parallel, ring_degree: 2}"),
+        (2, "{kind: context_parallel, ring_degree: 2, ring_anything: true}"),
+    ],
+    "unified": [(4, "{kind: context_parallel, ring_degree: 2, ulysses_degree: 2}")],
+    "tensor": [
+        (2, "{kind: tensor_parallel, degree: 2}"),
+        (4, "{kind: tensor_parallel, degree: 4}"),
+        (4, "{kind: tensor_parallel, degree: 2}"),  # two replicas
+    ],
+}
+# Where no "anything" variant helps, the texts must have as many tokens as divide: 16 each.
+EVEN = ("a red fox in the snow", "a red dog under the sun", "the moon on a green hill")
+EVEN_NEGATIVE = "a red cat on the snow"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("model", CLASSES, ids=CLASSES.get)
+def test_images_equal_one_process(ranks, models, one_process, tmp_path, model, variant):
+    expected, texts = one_process[model], (PROMPTS, NEGATIVE)
+    if variant == "unified":
+        texts = (EVEN, EVEN_NEGATIVE)
+        path = write(tmp_path / "one", models / model, "data_parallel", "", *texts)
+        assert render(ranks, 1, path, "patches:keep_floats").codes == [0]
+        expected = floats(path.parent)
+    for number, (world_size, strategy) in enumerate(VARIANTS[variant]):
+        path = write(tmp_path / str(number), models / model, strategy, "", *texts)
+        ended = render(ranks, world_size, path, "patches:keep_floats")
+        assert ended.codes == [0] * world_size, ended.words
+        difference = max(
+            np.abs(one - other).max()
+            for one, other in zip(expected, floats(path.parent), strict=True)
+        )
+        print(f"{model} {strategy} on {world_size}: {difference:.1e}")
+        assert difference <= 1e-5
+
+
+def test_a_folder_begun_with_one_strategy_is_finished_with_another(ranks, models, tmp_path):
+    path = write(tmp_path / "job", models / "flux", "data_parallel")
+    assert render(ranks, 2, path, limit=2).codes == [0, 0]
+    out = tmp_path / "job" / "out"
+    before = {found.name: found.stat().st_mtime_ns for found in out.glob("*.png")}
+    assert len(before) == 2
+    write(path.parent, models / "flux", ULYSSES)
+    ended = render(ranks, 4, path)
+    assert ended.codes == [0] * 4, ended.words
+    after = {found.name: found.stat().st_mtime_ns for found in out.glob("*.png")}
+    assert len(after) == 3
+    assert before.items() <= after.items()
+    lines = [json.loads(line) for line in (out / "metadata.jsonl").read_text().splitlines()]
+    assert [line["strategy"] for line in lines] == ["data_parallel"] * 2 + ["context_parallel"]
+
+
+# --- failures ---------------------------------------------------------------------------------
+
+SIX = ("a red fox", "the moon", "bad", "a dog", "the sea", "a house")
+
+
+def failures(path: Path) -> list[int]:
+    file = path.parent / "out" / "failures.jsonl"
+    return [json.loads(line)["index"] for line in file.read_text().splitlines()]
+
+
+def images(path: Path) -> list[int]:
+    return sorted(int(found.stem) for found in (path.parent / "out").glob("*.png"))
+
+
+@pytest.mark.parametrize("patch", ["fail_before", "fail_after"])
+def test_a_failure_of_all_ranks_is_recorded_and_the_replica_goes_on(ranks, models, tmp_path, patch):
+    path = write(tmp_path / "job", models / "flux", ULYSSES, prompts=SIX)
+    ended = render(ranks, 2, path, f"patches:{patch}")
+    assert ended.codes == [3, 0], ended.words
+    assert failures(path) == [2]
+    assert images(path) == [0, 1, 3, 4, 5]
+
+
+def test_a_batch_that_fails_on_all_ranks_is_split_by_all(ranks, models, tmp_path):
+    path = write(tmp_path / "job", models / "flux", ULYSSES, "batch_size: 3\n", SIX)
+    ended = render(ranks, 2, path, "patches:fail_before")
+    assert ended.codes == [3, 0], ended.words
+    assert failures(path) == [2]
+    assert images(path) == [0, 1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("strategy", [ULYSSES, "{kind: tensor_parallel, degree: 2}"])
+@pytest.mark.parametrize("patch", ["fail_inside_on_last_rank", "fail_inside_on_first_rank"])
+def test_a_failure_of_one_rank_inside_the_call_ends_the_job(
+    ranks, models, tmp_path, patch, strategy
+):
+    path = write(tmp_path / "job", models / "flux", strategy, prompts=SIX)
+    ended = render(ranks, 2, path, f"patches:{patch}")
+    print(f"{patch}: {ended.seconds:.1f} s, {ended.codes}")
+    assert all(ended.codes), ended.words
+    assert ended.seconds < 40
+    assert failures(path) == [2]
+    # The next run does the others first, and ends at the same image again.
+    ended = render(ranks, 2, path, f"patches:{patch}")
+    assert failures(path) == [2]
+    assert images(path) == [0, 1, 3, 4, 5]
+    # Once the cause is gone, one more run completes the folder.
+    assert render(ranks, 2, path).codes == [0, 0]
+
+
+def test_a_rank_that_is_killed_ends_the_job(ranks, models, tmp_path):
+    path = write(tmp_path / "job", models / "flux", ULYSSES, prompts=SIX)
+    ended = render(ranks, 2, path, "patches:die_inside_on_last_rank")
+    print(f"killed: {ended.seconds:.1f} s, {ended.codes}")
+    assert ended.seconds < 40
+    assert all(ended.codes)
+    assert render(ranks, 2, path).codes == [0, 0]
+    assert images(path) == [0, 1, 2, 3, 4, 5]
+
+
+# --- device_map -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", CLASSES)
+def test_device_map_with_cpu_and_disk_gives_equal_images(ranks, models, tmp_path, model):
+    path = write(tmp_path / "one", models / model, "data_parallel")
+    assert render(ranks, 1, path, "patches:keep_floats", "patches:copy_weights").codes == [0]
+    for memory in ("1GB", "150KB", "1KB"):  # all on the CPU, some on disk, all on disk
+        strategy = f"{{kind: device_map, max_memory: {{cpu: {memory}}}}}"
+        job = write(tmp_path / memory, models / model, strategy)
+        ended = render(ranks, 1, job, "patches:keep_floats", "patches:say_places")
+        assert ended.codes == [0], ended.words
+        assert ("disk" in ended.words) == (memory != "1GB")
+        pairs = list(zip(floats(path.parent), floats(job.parent), strict=True))
+        difference = max(np.abs(one - other).max() for one, other in pairs)
+        print(f"{model} cpu {memory}: {difference:.1e}")
+        assert difference == (0 if memory != "1GB" else pytest.approx(0, abs=1e-6))
