@@ -90,7 +90,7 @@ def _prepare(rank: Rank, lock: FolderLock) -> Start:
             if isinstance(error, RefusedError):
                 store.command.set(ENDED, str(int(error.exit_code)))
         raise
-    tell(start, store)
+    tell(start, store, start.manifest.strategy.layout(world).replicas)
     return start
 
 

@@ -23,6 +23,7 @@ from runner.manifest import Loaded, Manifest, Resolved, decide, dump, fill, pars
 from runner.plan import Fingerprints, Plan
 from runner.pulse import Pulse
 from runner.resume import asked_images, clear, pending_batches, refuse, survey
+from runner.shard import open_shards
 from runner.stop import Stop
 from runner.store import Store
 from runner.strategies import Asked
@@ -194,8 +195,9 @@ def notices(plan: Plan) -> list[str]:
     return lines
 
 
-def tell(start: Start, store: Store) -> None:
-    """Rank 0's word to the others."""
+def tell(start: Start, store: Store, replicas: int) -> None:
+    """Rank 0's word to the others, and the counters that they share."""
+    open_shards(store, replicas)
     values = {
         "launch": start.launch,
         "generation": start.generation,

@@ -6,7 +6,7 @@ waits for a dead one. A process that loses the store goes on with its own share.
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -34,6 +34,9 @@ class Store(Protocol):
     def add(self, key: str, amount: int = 1) -> int:
         """Add to a counter, which begins at 0, and return its new value: one atomic operation."""
 
+    def counts(self, keys: Sequence[str]) -> list[int]:
+        """Several counters at once, each begun by an `add` before."""
+
     def set(self, key: str, value: str) -> None: ...
 
     def get(self, key: str) -> str | None:
@@ -57,6 +60,9 @@ class LocalStore:
             self._counts[key] = self._counts.get(key, 0) + amount
             return self._counts[key]
 
+    def counts(self, keys: Sequence[str]) -> list[int]:
+        return [self._counts[key] for key in keys]
+
     def set(self, key: str, value: str) -> None:
         self._values[key] = value
 
@@ -77,6 +83,10 @@ class _TcpStore:
 
     def add(self, key: str, amount: int = 1) -> int:
         return self._client.call(lambda store: int(store.add(self._prefix + key, amount)))
+
+    def counts(self, keys: Sequence[str]) -> list[int]:
+        names = [self._prefix + key for key in keys]
+        return self._client.call(lambda store: [int(count) for count in store.multi_get(names)])
 
     def set(self, key: str, value: str) -> None:
         self._client.call(lambda store: store.set(self._prefix + key, value))
