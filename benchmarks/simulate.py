@@ -3,10 +3,10 @@
     python benchmarks/simulate.py [--replicas 1024] [--images 1000] [--slow 0.1] [--slowness 4]
 
 A discrete-event simulation: each replica asks `runner.shard.take`, the real code, for its next
-batch, and is busy with it for a time that depends on its speed and a little chance. Replicas may die
-(their batch is made again by the first one free at the end) and the whole job may be preempted (all
-batches under way are lost, all replicas start anew after a while). Times are in seconds; an image
-takes 1 second on a normal replica. Prints a table and writes JSON.
+batch, and is busy with it for a time that depends on its speed and a little chance. Replicas may
+die (what they had begun is left to one more launch), and the job may be preempted (all batches
+under way are lost, all replicas start anew). Times are in seconds; an image takes 1 second on a
+normal replica. Prints a table and writes JSON.
 """
 
 import argparse

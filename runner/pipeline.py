@@ -2,11 +2,10 @@
 
 import importlib
 import inspect
-import json
 import logging
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,16 +16,15 @@ from numpy.typing import NDArray
 
 from runner.encoders import encode_once
 from runner.errors import ModelError
-from runner.manifest import Manifest, ModelSpec
+from runner.manifest import Manifest
 from runner.model import index_of
-from runner.plan import Plan, Task, is_text
+from runner.plan import Task, is_text
 from runner.replica import Replica
-from runner.settings import nearest
 from runner.stop import Stop
 from runner.strategies import StrategyBase
 from runner.world import World
 
-__all__ = ["DroppedError", "Failure", "Image", "Pipeline", "Renderer", "check", "load"]
+__all__ = ["DroppedError", "Failure", "Image", "Pipeline", "Renderer", "load"]
 
 log = logging.getLogger(__name__)
 
@@ -203,72 +201,6 @@ def quiet_libraries() -> None:
     for logging_of in (diffusers.utils.logging, transformers.utils.logging):
         logging_of.disable_progress_bar()
         logging_of.set_verbosity_error()
-
-
-def check(plan: Plan, folder: Path) -> None:
-    """Everything that the model's configs tell about the manifest, before weights load.
-
-    Raises ModelError for a pipeline that is unknown or takes no prompt, parameters that its call
-    does not take, sizes that it would round.
-    """
-    quiet_libraries()
-    spec = plan.manifest.model
-    index = index_of(folder, spec.id)
-    if isinstance(index["_class_name"], str):
-        _check_parameters(plan, spec, index["_class_name"])
-    multiple = _size_multiple(folder, index)
-    for size, place in plan.sizes.items():
-        for name, value in zip(("height", "width"), size, strict=True):
-            if value is not None and value % multiple:
-                low = value // multiple * multiple
-                valid = " or ".join(str(v) for v in (low, low + multiple) if v)
-                raise ModelError(
-                    f"prompts[{place}]: {name} {value} is no multiple of {multiple}, which "
-                    f"{spec.id} needs; use {valid}"
-                )
-
-
-def _check_parameters(plan: Plan, spec: ModelSpec, class_name: str) -> None:
-    import diffusers
-
-    pipeline_class = getattr(diffusers, class_name, None)
-    if pipeline_class is None:
-        raise ModelError(f"{spec.id}: diffusers {diffusers.__version__} has no {class_name}")
-    accepted = inspect.signature(pipeline_class.__call__).parameters
-    if "prompt" not in accepted or "generator" not in accepted:
-        raise ModelError(f"{spec.id}: {class_name} makes no images from prompts")
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
-        return
-    known = {name: name for name in accepted if name not in ("self", "prompt")}
-    unknown = [
-        f"prompts[{place}]: {class_name} takes no {name}{nearest(name, known)}"
-        for name, place in plan.names.items()
-        if name not in known
-    ]
-    if unknown:
-        raise ModelError("\n".join(unknown))
-
-
-def _size_multiple(folder: Path, index: Mapping[str, Any]) -> int:
-    """What height and width must be multiples of: the VAE's factor times the transformer's patch
-    (FLUX and Qwen-Image pack 2×2 latents before it, and so have 4 times the VAE's channels)."""
-    vae = _config(folder, "vae")
-    blocks = vae.get("block_out_channels") or vae.get("temperal_downsample")
-    if not blocks:
-        return 1
-    factor = 2 ** (len(blocks) - ("block_out_channels" in vae))
-    transformer = _config(folder, "transformer")
-    latents = vae.get("latent_channels") or vae.get("z_dim")
-    if latents and transformer.get("in_channels") == 4 * latents:
-        return int(factor * 2)
-    patch = transformer.get("patch_size")
-    return int(factor * (patch if isinstance(patch, int) else 1))
-
-
-def _config(folder: Path, component: str) -> dict[str, Any]:
-    path = folder / component / "config.json"
-    values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return values if isinstance(values, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from runner.folder import OutputFolder
 from runner.images import image_name
 from runner.manifest import Loaded, Manifest, decide, fill
 from runner.plan import Fingerprints, Plan, Task
+from runner.preflight import check
 from runner.shard import shard
 from runner.start import asked, notices, recorded_in
 from runner.strategies import Layout
@@ -43,10 +44,8 @@ def show(
         plan = Plan(manifest, loaded.prompts, loaded.path)
         world = World(world_size=world_size)
         layout = manifest.strategy.layout(world)
-        from runner import pipeline
-
         configs = model.configs(manifest.model)
-        pipeline.check(plan, configs)
+        check(plan, configs)
         remarks += manifest.strategy.resolve(asked(plan, configs, None), world).remarks
         if not is_drawn:
             fingerprints = Fingerprints(manifest, model.identity(manifest.model))
@@ -61,8 +60,7 @@ def show(
             f"{len(plan)} images in one folder are slow to list; set "
             f"output: {{images_per_folder: 1000}}"
         )
-    owner = _owners(plan, layout)
-    tasks = _tasks(plan, owner, fingerprints, is_drawn=is_drawn)
+    tasks = _tasks(plan, layout, fingerprints, is_drawn=is_drawn)
     about = _about(manifest, plan, folder, layout, world_size, remarks, is_drawn=is_drawn)
     (_print_json if as_json else _print_table)(about, tasks, out)
 
@@ -78,11 +76,12 @@ def _owners(plan: Plan, layout: Layout) -> tuple[array[int], array[int]]:
 
 def _tasks(
     plan: Plan,
-    owner: tuple[array[int], array[int]],
+    layout: Layout,
     fingerprints: Fingerprints | None,
     *,
     is_drawn: bool,
 ) -> Iterator[dict[str, Any]]:
+    owner = _owners(plan, layout)
     for task in plan.tasks():
         yield {
             "index": task.index,

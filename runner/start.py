@@ -4,6 +4,7 @@ from __future__ import annotations  # array[int] is no type at run time before 3
 
 import base64
 import dataclasses
+import itertools
 import json
 import sys
 import zlib
@@ -21,6 +22,7 @@ from runner.journal import LOST, Journal, merge
 from runner.lock import FolderLock, Shard, live_launches
 from runner.manifest import Loaded, Manifest, Resolved, decide, dump, fill, parse
 from runner.plan import Fingerprints, Plan
+from runner.preflight import check
 from runner.pulse import Pulse
 from runner.resume import asked_images, clear, pending_batches, refuse, survey
 from runner.shard import open_shards
@@ -40,6 +42,8 @@ __all__ = [
     "tell",
     "tell_error",
 ]
+
+LOOKED_AT = 10_000  # prompts, for words that the demo model does not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +151,8 @@ def preflight(start: Start, world: World) -> Start:
     device = set_device(world)
     if device.type == "cpu" and start.manifest.dtype == "float16":
         raise StrategyError("dtype float16 needs a GPU, and there is none; use float32 or bfloat16")
-    from runner import pipeline
-
     folder = model.configs(start.manifest.model)
-    pipeline.check(start.plan, folder)
+    check(start.plan, folder)
     found = start.manifest.strategy.resolve(asked(start.plan, folder, device.type), world)
     for line in [found.choice, *found.remarks]:
         if line:
@@ -182,7 +184,8 @@ def notices(plan: Plan) -> list[str]:
     if plan.manifest.model.id != "demo":
         return []
     lines = []
-    strange = next((item.prompt for item in plan.prompts if not demo.knows(item.prompt)), None)
+    first = itertools.islice(plan.prompts, LOOKED_AT)
+    strange = next((item.prompt for item in first if not demo.knows(item.prompt)), None)
     if strange is not None:
         words = ", ".join(sorted(demo.WORDS))
         lines.append(f'the demo model knows no word of "{strange[:60]}"; its words: {words}')

@@ -21,6 +21,7 @@ ROWS = (
     ("prompts",),
     ("manifest",),
     ("model", "plan"),
+    ("preflight",),
     ("store",),
     ("shard", "pulse", "stop", "crashes", "group"),
     ("replica",),
@@ -85,7 +86,9 @@ def test_no_bare_devices() -> None:
         assert not re.search(r"\.cuda\(|[\"']cuda[\"']", path.read_text()), path
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["validate", "manifests/job.yaml"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["validate", "manifests/job.yaml"], ["plan", "manifests/job.yaml"]]
+)
 def test_torch_is_not_imported_to_look_at_a_manifest(arguments: list[str]) -> None:
     code = (
         "import sys\nfrom runner.cli import main\n"

@@ -1,8 +1,6 @@
 """Who does which batch: exact, without padding, each once."""
 
-from collections.abc import Iterator
-
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.shard import open_shards, shard, take
@@ -19,6 +17,7 @@ def test_shards_are_an_exact_partition() -> None:
             assert max(sizes) - min(sizes) <= 1
 
 
+@settings(deadline=None)
 @given(st.integers(0, 60), st.integers(1, 8), st.randoms())
 def test_every_batch_is_taken_once_in_any_interleaving(total, replicas, random) -> None:  # type: ignore[no-untyped-def]
     store = LocalStore()
