@@ -4,6 +4,7 @@ python tests/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HOOKS is J
 text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "load": "raise", "clock": 3600}
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -52,6 +53,8 @@ class Hooked(FakePipeline):
 
 
 def hook(hooks: dict[str, Any]) -> None:
+    faulthandler.register(signal.SIGUSR2, all_threads=True)  # for tests that hang
+
     def load(manifest: Any, folder: Any, strategy: Any, device: Any, stop: Any) -> Hooked:
         if hooks.get("load_fails_on") == int(os.environ.get("RANK", "0")):
             raise RuntimeError("no weights today")
