@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from runner.encoders import encode_once
 from runner.errors import ModelError
 from runner.manifest import Manifest, ModelSpec
 from runner.model import index_of
@@ -272,6 +273,7 @@ def load(
         raise ModelError(f"{spec.id}: cannot be loaded: {lines[0]}") from error
     pipe.set_progress_bar_config(disable=True)
     strategy.attach(pipe, device)
+    encode_once(pipe)
     for name, component in pipe.components.items():
         if isinstance(component, torch.nn.Module):
             log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))

@@ -27,6 +27,7 @@ ROWS = (
     ("images",),
     ("journal", "folder"),
     ("lock",),
+    ("encoders",),
     ("pipeline",),
     ("resume", "report", "writer", "progress", "fake"),
     ("start",),

@@ -32,7 +32,7 @@ def pipeline():
     import torch
     from diffusers import DiffusionPipeline
 
-    loaded = DiffusionPipeline.from_pretrained(MODEL_DIR, torch_dtype=torch.float32)
+    loaded = DiffusionPipeline.from_pretrained(MODEL_DIR, dtype=torch.float32)
     loaded.set_progress_bar_config(disable=True)
     return loaded
 
@@ -126,6 +126,13 @@ def test_one_scene_in_eight_is_held_out_and_never_trained_on():
     assert all(held_out(random_scene(rng, held=True)) for _ in range(50))
 
 
+def test_the_readme_lists_the_words():
+    text = MODEL_DIR.with_name("README.md").read_text(encoding="utf-8")
+    listed = re.search(r"All words:\s+```text\n(.*?)```", text, re.DOTALL)
+    assert listed is not None
+    assert set(listed[1].split()) == WORDS
+
+
 @pytest.mark.parametrize(("prompt", "known"), [
     ("A red HOUSE, please.", True), ("sunset", True), ("a photograph of an astronaut", False),
     ("the", False), ("", False),
@@ -139,7 +146,7 @@ def test_knows(prompt, known):
 
 @pytest.mark.parametrize("size", sorted(SIZES))
 def test_the_check_passes_real_pictures_and_fails_those_of_other_prompts(size):
-    asked = questions(24)
+    asked = questions(16 if size == (128, 128) else 8)
     real, mismatched = Score(), Score()
     for question, other in zip(asked, asked[1:] + asked[:1], strict=True):
         picture = draw(question.scene, size, mirrored=question.seed % 2 == 0)
