@@ -8,6 +8,7 @@ RunnerError                    exit 1
 │   │   └── OfflineError       not in the cache, and the hub cannot be reached
 │   ├── StrategyError          a strategy's preconditions
 │   └── FolderError            the output folder: foreign files, another job, changed images
+├── GaveUpError                exit 3: one fault after the other, so this rank makes no more
 ├── DiskError                  exit 1: no space, read-only, broken: that work stops
 └── InterruptedRunError        exit 75: ended before every image was there; run again to go on
 """
@@ -20,6 +21,7 @@ __all__ = [
     "DiskError",
     "ExitCode",
     "FolderError",
+    "GaveUpError",
     "InterruptedRunError",
     "LaunchError",
     "ManifestError",
@@ -103,6 +105,10 @@ class DiskError(RunnerError, OSError):
 
     def __str__(self) -> str:
         return f"{self.args[-1]}; free the disk or mend it, then run the same command again"
+
+
+class GaveUpError(RunnerError):
+    exit_code = ExitCode.FAILED
 
 
 class InterruptedRunError(RunnerError):

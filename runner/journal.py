@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from runner.errors import DiskError
 
-__all__ = ["Done", "Failed", "Journal", "Record", "merge"]
+__all__ = ["Done", "Failed", "Journal", "Record", "is_skip", "merge"]
 
 
 class Done(NamedTuple):
@@ -43,7 +43,13 @@ class Record:
     failed: dict[int, Failed] = field(default_factory=dict)
     unclean: set[str] = field(default_factory=set)  # journals without their last line
     errors: list[str] = field(default_factory=list)  # what ended ranks of the last launch
+    gave_up: bool = False  # a rank of the last launch made no more images, and a new one would not
     generation: int = 0
+
+
+def is_skip(failed: Failed, on_flagged: str) -> bool:
+    """Whether an image was left out on purpose, and the manifest still says so."""
+    return failed.kind == "skipped" and on_flagged == "skip"
 
 
 class Journal:
@@ -66,6 +72,10 @@ class Journal:
     def error(self, error: str, trace: str) -> None:
         """What ends this process."""
         self._append(error=error, trace=trace)
+
+    def gave_up(self, error: str) -> None:
+        """This process makes no more images, since others of this launch would fare no better."""
+        self._append(gave_up=error)
 
     def close(self) -> None:
         """The last line, which says that this process ended in order."""
@@ -104,7 +114,7 @@ def merge(folder: Path) -> Record:
     for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
         generation = int(path.name[:6]) if path.name[:6].isdecimal() else 0
         if generation > record.generation:
-            record.generation, record.errors = generation, []
+            record.generation, record.errors, record.gave_up = generation, [], False
         record.unclean.add(path.name)
         for values in _lines(path):
             try:
@@ -132,6 +142,9 @@ def _take(record: Record, verified: set[str], name: str, values: dict[str, Any])
         verified.update(values["verified"])
     elif "error" in values:
         record.errors.append(values["error"])
+    elif "gave_up" in values:
+        record.errors.append(values["gave_up"])
+        record.gave_up = True
     elif "end" in values:
         record.unclean.discard(name)
 

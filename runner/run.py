@@ -16,7 +16,14 @@ from pathlib import Path
 
 from runner import model, report
 from runner.crashes import Crashes, alone, deaths
-from runner.errors import ExitCode, InterruptedRunError, RefusedError, RunnerError, refusal
+from runner.errors import (
+    ExitCode,
+    GaveUpError,
+    InterruptedRunError,
+    RefusedError,
+    RunnerError,
+    refusal,
+)
 from runner.folder import OutputFolder
 from runner.journal import Done, Journal, merge
 from runner.lock import FolderLock
@@ -183,6 +190,10 @@ def _make_images(
                                 writer.put(result)
                 except DroppedError:
                     return
+                except GaveUpError as error:
+                    print(f"runner: rank {world.rank}: {error}", file=sys.stderr)
+                    journal.gave_up(str(error))
+                    return
 
 
 def _leftovers(
@@ -246,7 +257,8 @@ def _report(start: Start, job: Job, folder: OutputFolder, launch: Launch) -> Exi
     asked = asked_images(start.plan, job.limit, job.shard)
     counts = report.rebuild(folder, start.plan, start.fingerprints, record, asked, launch)
     most = start.manifest.max_failures
-    outcome = report.outcome(counts, gave_up=most is not None and counts.failed >= most)
+    is_over = record.gave_up or (most is not None and counts.failed >= most)
+    outcome = report.outcome(counts, gave_up=is_over)
     summary = report.write_summary(folder, outcome, counts, launch, record.errors)
     print(f"runner: {report.sentence(summary, folder)}", file=sys.stderr)
     return report.exit_code(outcome)

@@ -16,6 +16,7 @@ from typing import Any
 
 from runner import pipeline
 from runner.cli import main
+from runner.errors import GaveUpError
 from runner.fake import FakePipeline
 from runner.pipeline import Failure, Image
 from runner.plan import Task
@@ -33,6 +34,11 @@ class Hooked(FakePipeline):
             if task.prompt in self.hooks.get("raise", ()):
                 yield Failure(task, "error", "ValueError: asked for", "")
                 return
+            if task.prompt in self.hooks.get("flag", ()):
+                yield Failure(task, "skipped", "flagged: black")
+                return
+            if task.prompt in self.hooks.get("give_up", ()):
+                raise GaveUpError("3 images in a row found no memory")
             if self._is_due(task.prompt):
                 # The writer commits what came before: the test counts it.
                 time.sleep(0.3)
