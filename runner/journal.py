@@ -7,6 +7,7 @@ tear the last line of a file, which nobody writes to again. Order is by generati
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,7 @@ class Journal:
     def __init__(self, folder: Path, generation: int, rank: int, launch: str) -> None:
         self.path = folder / f"{generation:06d}-{rank:05d}-{launch}.jsonl"
         self._descriptor: int | None = None
+        self._lock = threading.Lock()  # the writer's thread appends, and the main thread
 
     def done(self, index: int, fingerprint: str, size: int, crc: int, made: Any) -> None:
         self._append(done=index, fingerprint=fingerprint, size=size, crc=crc, made=made)
@@ -88,7 +90,8 @@ class Journal:
         """A whole line, or none. Raises DiskError."""
         line = json.dumps(values, ensure_ascii=False, separators=(",", ":")) + "\n"
         try:
-            self._write(line.encode())
+            with self._lock:
+                self._write(line.encode())
         except OSError as error:
             raise DiskError(error.errno, f"{self.path}: {error.strerror}") from error
 
