@@ -25,9 +25,9 @@ signalled=
 on_signal() { signalled=yes; : > "$stop"; }
 trap on_signal USR1 TERM
 
-srun --ntasks-per-node=1 python -m torch.distributed.run \
-    --standalone \
-    --nproc-per-node=8 --max-restarts=3 \
+srun --ntasks-per-node=1 --kill-on-bad-exit=1 python -m torch.distributed.run \
+    --standalone --max-restarts=3 \
+    --nproc-per-node=8 \
     -m runner "${job[@]}" &
 step=$!
 wait "$step"  # returns at a signal, too

@@ -23,10 +23,10 @@ signalled=
 on_signal() { signalled=yes; : > "$stop"; }
 trap on_signal USR1 TERM
 
-srun --ntasks-per-node=1 python -m torch.distributed.run \
+srun --ntasks-per-node=1 --kill-on-bad-exit=1 python -m torch.distributed.run \
     --nnodes=2 --rdzv-backend=c10d \
     --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$(hostname):$port" \
-    --nproc-per-node=8 --max-restarts=3 \
+    --nproc-per-node=8 \
     -m runner "${job[@]}" &
 step=$!
 wait "$step"  # returns at a signal, too

@@ -8,6 +8,7 @@ RunnerError                    exit 1
 │   │   └── OfflineError       not in the cache, and the hub cannot be reached
 │   ├── StrategyError          a strategy's preconditions
 │   └── FolderError            the output folder: foreign files, another job, changed images
+├── GaveUpError                exit 3: one fault after the other, so this rank makes no more
 ├── DiskError                  exit 1: no space, read-only, broken: that work stops
 ├── ReplicaLostError           exit 1: a rank failed where the others of its replica cannot follow
 └── InterruptedRunError        exit 75: ended before every image was there; run again to go on
@@ -21,6 +22,7 @@ __all__ = [
     "DiskError",
     "ExitCode",
     "FolderError",
+    "GaveUpError",
     "InterruptedRunError",
     "LaunchError",
     "ManifestError",
@@ -109,6 +111,10 @@ class DiskError(RunnerError, OSError):
 
 class ReplicaLostError(RunnerError):
     """The other ranks of the replica wait in a collective: only the end of their process helps."""
+
+
+class GaveUpError(RunnerError):
+    exit_code = ExitCode.FAILED
 
 
 class InterruptedRunError(RunnerError):

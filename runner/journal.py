@@ -7,6 +7,7 @@ tear the last line of a file, which nobody writes to again. Order is by generati
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 from runner.errors import DiskError
 
-__all__ = ["LOST", "Done", "Failed", "Journal", "Record", "merge"]
+__all__ = ["LOST", "Done", "Failed", "Journal", "Record", "is_skip", "merge"]
 
 LOST = "replica-lost"  # the kind of failure of an image that ended its replica
 
@@ -45,7 +46,13 @@ class Record:
     failed: dict[int, Failed] = field(default_factory=dict)
     unclean: set[str] = field(default_factory=set)  # journals without their last line
     errors: list[str] = field(default_factory=list)  # what ended ranks of the last launch
+    gave_up: bool = False  # a rank of the last launch made no more images, and a new one would not
     generation: int = 0
+
+
+def is_skip(failed: Failed, on_flagged: str) -> bool:
+    """Whether an image was left out on purpose, and the manifest still says so."""
+    return failed.kind == "skipped" and on_flagged == "skip"
 
 
 class Journal:
@@ -54,6 +61,7 @@ class Journal:
     def __init__(self, folder: Path, generation: int, rank: int, launch: str) -> None:
         self.path = folder / f"{generation:06d}-{rank:05d}-{launch}.jsonl"
         self._descriptor: int | None = None
+        self._lock = threading.Lock()  # the writer's thread appends, and the main thread
 
     def done(self, index: int, fingerprint: str, size: int, crc: int, made: Any) -> None:
         self._append(done=index, fingerprint=fingerprint, size=size, crc=crc, made=made)
@@ -69,6 +77,10 @@ class Journal:
         """What ends this process."""
         self._append(error=error, trace=trace)
 
+    def gave_up(self, error: str) -> None:
+        """This process makes no more images, since others of this launch would fare no better."""
+        self._append(gave_up=error)
+
     def close(self) -> None:
         """The last line, which says that this process ended in order."""
         if self._descriptor is not None:
@@ -80,7 +92,8 @@ class Journal:
         """A whole line, or none. Raises DiskError."""
         line = json.dumps(values, ensure_ascii=False, separators=(",", ":")) + "\n"
         try:
-            self._write(line.encode())
+            with self._lock:
+                self._write(line.encode())
         except OSError as error:
             raise DiskError(error.errno, f"{self.path}: {error.strerror}") from error
 
@@ -106,7 +119,7 @@ def merge(folder: Path) -> Record:
     for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
         generation = int(path.name[:6]) if path.name[:6].isdecimal() else 0
         if generation > record.generation:
-            record.generation, record.errors = generation, []
+            record.generation, record.errors, record.gave_up = generation, [], False
         record.unclean.add(path.name)
         for values in _lines(path):
             try:
@@ -134,6 +147,9 @@ def _take(record: Record, verified: set[str], name: str, values: dict[str, Any])
         verified.update(values["verified"])
     elif "error" in values:
         record.errors.append(values["error"])
+    elif "gave_up" in values:
+        record.errors.append(values["gave_up"])
+        record.gave_up = True
     elif "end" in values:
         record.unclean.discard(name)
 

@@ -12,7 +12,7 @@ from runner import files
 from runner.errors import ExitCode
 from runner.folder import OutputFolder
 from runner.images import image_name
-from runner.journal import Record
+from runner.journal import Record, is_skip
 from runner.plan import Fingerprints, Plan, Task
 
 __all__ = [
@@ -37,6 +37,7 @@ class Counts:
     total: int
     done: int = 0
     failed: int = 0
+    skipped: int = 0  # flagged, and the manifest says on_flagged: skip
     made: int = 0  # of those done, the ones of this launch
     left: int = 0  # of those that this launch was asked for, not done
     left_failed: int = 0  # of those left, failed
@@ -56,7 +57,7 @@ class Launch:
 
 def outcome(counts: Counts, *, gave_up: bool = False) -> Outcome:
     """How it stands once nobody works any more; `gave_up`: over max_failures."""
-    if counts.done == counts.total:
+    if counts.done + counts.skipped == counts.total:
         return "complete"
     if not counts.left:
         return "limited"
@@ -88,7 +89,7 @@ def rebuild(
     sizes = folder.scan().sizes
     counts = Counts(len(plan))
     failures: list[bytes] = []
-    model = plan.manifest.model
+    manifest, model = plan.manifest, plan.manifest.model
 
     def metadata() -> Iterator[bytes]:
         for task in plan.tasks():
@@ -102,11 +103,15 @@ def rebuild(
                 line = {"file_name": name, **_about(task), **common, **done.made}
                 yield _line({**line, "fingerprint": fingerprint})
                 continue
-            counts.left += asked[task.index]
             failed = record.failed.get(task.index)
-            if failed and failed.fingerprint == fingerprint:
-                counts.failed += 1
-                counts.left_failed += asked[task.index]
+            if failed and failed.fingerprint != fingerprint:
+                failed = None
+            is_skipped = failed is not None and is_skip(failed, manifest.on_flagged)
+            counts.left += asked[task.index] and not is_skipped
+            if failed:
+                counts.skipped += is_skipped
+                counts.failed += not is_skipped
+                counts.left_failed += asked[task.index] and not is_skipped
                 fault = {"kind": failed.kind, "error": failed.error}
                 failures.append(_line({"index": task.index, "prompt": task.prompt, **fault}))
 
@@ -154,7 +159,8 @@ def write_summary(
         "images": counts.total,
         "done": counts.done,
         "failed": counts.failed,
-        "missing": counts.total - counts.done - counts.failed,
+        "skipped": counts.skipped,
+        "missing": counts.total - counts.done - counts.failed - counts.skipped,
         "made": counts.made,
         "seconds": seconds,
         "images_per_second": round(counts.made / seconds, 3) if seconds else None,
@@ -184,6 +190,8 @@ def sentence(summary: Mapping[str, Any], folder: OutputFolder) -> str:
         parts.append(f"{summary['made']} made now{rate}")
     if summary["failed"]:
         parts.append(f"{summary['failed']} failed, see {folder.failures.name}")
+    if summary["skipped"]:
+        parts.append(f"{summary['skipped']} skipped, see {folder.failures.name}")
     if summary["missing"]:
         parts.append(f"{summary['missing']} missing")
     if summary["outcome"] == "interrupted":

@@ -12,7 +12,7 @@ from pathlib import Path
 from runner.errors import FolderError
 from runner.folder import OutputFolder
 from runner.images import image_name, read_text
-from runner.journal import Done, Journal, Record
+from runner.journal import Done, Journal, Record, is_skip
 from runner.lock import Shard
 from runner.plan import Fingerprints, Plan, Task
 
@@ -52,7 +52,7 @@ def survey(
     for task in plan.tasks():
         size = sizes.pop(image_name(task.index, folder.images_per_folder), None)
         if size is None:
-            found.todo[task.index] = 1
+            found.todo[task.index] = not _is_skipped(task, plan, fingerprints, record)
             continue
         path, done = folder.image(task.index), record.done.get(task.index)
         fingerprint = fingerprints.of(task)
@@ -143,6 +143,15 @@ def pending_batches(
         if any(todo[index] and asked[index] for index in indices):
             (after if any(index in last for index in indices) else first).append(number)
     return first + after
+
+
+def _is_skipped(task: Task, plan: Plan, fingerprints: Fingerprints, record: Record) -> bool:
+    failed = record.failed.get(task.index)
+    return (
+        failed is not None
+        and is_skip(failed, plan.manifest.on_flagged)
+        and failed.fingerprint == fingerprints.of(task)
+    )
 
 
 def _launch(journal: str) -> str:

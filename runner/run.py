@@ -139,7 +139,8 @@ def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
     asked = asked_images(start.plan, job.limit, job.shard)
     counts = report.rebuild(folder, start.plan, start.fingerprints, record, asked, launch)
     most = start.manifest.max_failures
-    outcome = report.outcome(counts, gave_up=most is not None and counts.failed >= most)
+    is_over = record.gave_up or (most is not None and counts.failed >= most)
+    outcome = report.outcome(counts, gave_up=is_over)
     summary = report.write_summary(folder, outcome, counts, launch, record.errors)
     print(f"runner: {report.sentence(summary, folder)}", file=sys.stderr, flush=True)
     return report.exit_code(outcome)

@@ -93,13 +93,14 @@ def _directives(manifest: Path, request: Request) -> list[str]:
 
 
 def _launch(request: Request) -> str:
-    lines = ["srun --ntasks-per-node=1 python -m torch.distributed.run"]
+    lines = ["srun --ntasks-per-node=1 --kill-on-bad-exit=1 python -m torch.distributed.run"]
     if request.nodes > 1:
         lines.append(f"--nnodes={request.nodes} --rdzv-backend=c10d")
         lines.append('--rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$(hostname):$port"')
     else:
-        lines.append("--standalone")
-    lines.append(f"--nproc-per-node={request.gpus_per_node} --max-restarts=3")
+        # Over several nodes a launcher that restarts waits for those that have ended.
+        lines.append("--standalone --max-restarts=3")
+    lines.append(f"--nproc-per-node={request.gpus_per_node}")
     lines.append('-m runner "${job[@]}" &')
     return " \\\n    ".join(lines)
 

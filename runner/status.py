@@ -49,7 +49,8 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
     if known.get("outcome") == "limited" and known.get("done") == counts.done:
         counts.left = 0  # a launch that was asked for a part, and made it
     most = manifest.max_failures
-    outcome = report.outcome(counts, gave_up=most is not None and counts.failed >= most)
+    is_over = record.gave_up or (most is not None and counts.failed >= most)
+    outcome = report.outcome(counts, gave_up=is_over)
     summary = report.write_summary(folder, outcome, counts, launch, record.errors, dry=dry)
     return {**summary, "sentence": report.sentence(summary, folder)}
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from runner.crashes import Crashes, alone
 from runner.errors import (
     DiskError,
     ExitCode,
+    GaveUpError,
     InterruptedRunError,
     ReplicaLostError,
     RunnerError,
@@ -158,6 +160,10 @@ def _lead(
                             if result.task.index < limit:
                                 writer.put(result)
                 except DroppedError:
+                    return
+                except GaveUpError as error:
+                    print(f"runner: rank {rank.world.rank}: {error}", file=sys.stderr)
+                    journal.gave_up(str(error))
                     return
                 except Exception as error:
                     if replica.is_alone or isinstance(error, StoreLostError | DiskError):

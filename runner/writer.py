@@ -137,7 +137,8 @@ class Writer:
             failure.task.index, fingerprint, failure.kind, failure.error, failure.trace
         )
         self._count("finished")
-        self._count("failed")
+        if failure.kind != "skipped":
+            self._count("failed")
 
     def _count(self, key: str) -> None:
         with contextlib.suppress(StoreLostError):

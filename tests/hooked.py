@@ -4,6 +4,7 @@ python tests/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HOOKS is J
 text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "load": "raise", "clock": 3600}
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 
 from runner import pipeline
 from runner.cli import main
+from runner.errors import GaveUpError
 from runner.fake import FakePipeline
 from runner.pipeline import Failure, Image
 from runner.plan import Task
@@ -32,6 +34,11 @@ class Hooked(FakePipeline):
             if task.prompt in self.hooks.get("raise", ()):
                 yield Failure(task, "error", "ValueError: asked for", "")
                 return
+            if task.prompt in self.hooks.get("flag", ()):
+                yield Failure(task, "skipped", "flagged: black")
+                return
+            if task.prompt in self.hooks.get("give_up", ()):
+                raise GaveUpError("3 images in a row found no memory")
             if self._is_due(task.prompt):
                 # The writer commits what came before: the test counts it.
                 time.sleep(0.3)
@@ -52,6 +59,8 @@ class Hooked(FakePipeline):
 
 
 def hook(hooks: dict[str, Any]) -> None:
+    faulthandler.register(signal.SIGUSR2, all_threads=True)  # for tests that hang
+
     def load(manifest: Any, folder: Any, strategy: Any, device: Any, stop: Any) -> Hooked:
         if hooks.get("load_fails_on") == int(os.environ.get("RANK", "0")):
             raise RuntimeError("no weights today")

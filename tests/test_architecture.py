@@ -30,6 +30,7 @@ ROWS = (
     ("journal", "folder"),
     ("lock",),
     ("encoders",),
+    ("rescue",),
     ("pipeline",),
     ("resume", "report", "writer", "progress", "fake"),
     ("start",),
