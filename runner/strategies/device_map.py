@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from runner.errors import StrategyError
 from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
@@ -33,16 +33,17 @@ def parse_bytes(value: int | str) -> int:
     return int(float(found[1]) * UNITS[found[2].upper()])
 
 
-def _device(value: Any) -> Any:
-    """A mapping that was JSON has text for keys."""
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+def _device(value: str) -> str:
+    if value != "cpu" and not (value.isascii() and value.isdecimal()):
+        raise ValueError('name a GPU of the replica by its number, as in "0", or cpu')
+    return value
 
 
 def _map(value: Any) -> Any:
     if value != "balanced":
         raise ValueError(
-            f"pipelines take only balanced (auto is for single models; what balanced cannot place "
-            f"whole, the runner splits), not {value}; use map: balanced"
+            "pipelines take only balanced (what it cannot place whole, the runner splits); use "
+            "map: balanced"
         )
     return value
 
@@ -54,7 +55,7 @@ def _memory(value: Any) -> Any:
     return value
 
 
-Device = Annotated[Annotated[int, Field(ge=0)] | Literal["cpu"], BeforeValidator(_device)]
+Device = Annotated[str, AfterValidator(_device)]
 
 
 class DeviceMap(StrategyBase):
@@ -92,7 +93,7 @@ class DeviceMap(StrategyBase):
                 )
         elif asked.device is not None:
             count = len(own_devices(world, self.processes))
-            beyond = [name for name in named if isinstance(name, int) and name >= count]
+            beyond = sorted(name for name in named if name != "cpu" and int(name) >= count)
             if beyond:
                 raise StrategyError(
                     f"strategy: max_memory names GPU {beyond[0]}, a replica has {count} (numbered "
@@ -153,7 +154,7 @@ class DeviceMap(StrategyBase):
         budget: dict[int | str, int] = {}
         for number, index in enumerate(own_devices(world, self.processes)):
             free = int(torch.accelerator.get_memory_info(index)[0] * LEFT_FREE)
-            budget[index] = given.get(number, free)
+            budget[index] = given.get(str(number), free)
         if "cpu" in given:
             budget["cpu"] = given["cpu"]
         return budget
