@@ -26,6 +26,9 @@ class FakePipeline:
         self.stop = stop
         self.seconds = seconds
 
+    def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
+        """Every batch is made for itself."""
+
     def render(
         self, tasks: Sequence[Task], degraded: Sequence[str] = ()
     ) -> Iterator[Image | Failure]:

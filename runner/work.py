@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,8 @@ from runner.store import Store, StoreLostError
 from runner.world import World, set_device
 
 if TYPE_CHECKING:
-    from runner.pipeline import Pipeline
+    from runner.pipeline import Renderer
+    from runner.writer import Writer
 
 __all__ = ["Rank", "wait_for_all", "work"]
 
@@ -133,10 +134,10 @@ def _make_images(
 
 
 def _lead(
-    rank: Rank, start: Start, replica: Replica, pipeline: "Pipeline", journal: Journal
+    rank: Rank, start: Start, replica: Replica, pipeline: "Renderer", journal: Journal
 ) -> None:
     """Take batches, render and write them."""
-    from runner.pipeline import DroppedError, Failure
+    from runner.pipeline import DroppedError
     from runner.writer import Writer
 
     crashes = Crashes(rank.store, rank.world.rank)
@@ -152,28 +153,47 @@ def _lead(
         start.launch,
         regenerate=job.regenerate,
     ) as writer:
-        for number in replica.lead(_next_batches(rank, start, replica)):
-            for tasks, degraded in _parts(start, number):
-                try:
+        numbers = replica.lead(_next_batches(rank, start, replica))
+        try:
+            while window := list(islice(numbers, manifest.strategy.window)):
+                parts = [part for number in window for part in _parts(start, number)]
+                pipeline.prepare([tasks for tasks, _ in parts])
+                for tasks, degraded in parts:
                     with crashes.during([task.index for task in tasks]):
-                        for result in pipeline.render(tasks, degraded):
-                            if result.task.index < limit:
-                                writer.put(result)
-                except DroppedError:
-                    return
-                except GaveUpError as error:
-                    print(f"runner: rank {rank.world.rank}: {error}", file=sys.stderr)
-                    journal.gave_up(str(error))
-                    return
-                except Exception as error:
-                    if replica.is_alone or isinstance(error, StoreLostError | DiskError):
-                        raise
-                    for task in tasks:
-                        writer.put(Failure(task, LOST, str(error), traceback.format_exc()))
-                    raise ReplicaLostError(str(error)) from error
+                        _render(pipeline, tasks, degraded, writer, limit, replica)
+        except DroppedError:
+            return
+        except GaveUpError as error:
+            print(f"runner: rank {rank.world.rank}: {error}", file=sys.stderr)
+            journal.gave_up(str(error))
 
 
-def _follow(start: Start, replica: Replica, pipeline: "Pipeline", journal: Journal) -> None:
+def _render(
+    pipeline: "Renderer",
+    tasks: list[Task],
+    degraded: tuple[str, ...],
+    writer: "Writer",
+    limit: int,
+    replica: Replica,
+) -> None:
+    """One batch to the writer. Raises DroppedError, GaveUpError, and what ends this rank."""
+    from runner.pipeline import DroppedError, Failure
+
+    try:
+        for result in pipeline.render(tasks, degraded):
+            if result.task.index < limit:
+                writer.put(result)
+    except (DroppedError, GaveUpError, StoreLostError, DiskError):
+        raise
+    except Exception as error:
+        if replica.is_alone:
+            raise
+        for task in tasks:
+            writer.put(Failure(task, LOST, str(error), traceback.format_exc()))
+        raise ReplicaLostError(str(error)) from error
+
+
+def _follow(start: Start, replica: Replica, pipeline: "Renderer", journal: Journal) -> None:
     """Compute along with the leader, who writes. What only this rank knows of a failure, it records
     itself."""
     from runner.pipeline import DroppedError

@@ -142,3 +142,29 @@ def copy_weights() -> None:
         return pipe
 
     DataParallel.load = copied
+
+
+def count_loads() -> None:
+    """Print the name of each component that is loaded by itself."""
+    from runner.pipeline import ModelSource
+
+    component = ModelSource.component
+
+    def say(self, name, **arguments):
+        print("load", name)
+        return component(self, name, **arguments)
+
+    ModelSource.component = say
+
+
+def fail_encoding() -> None:
+    from diffusers import FluxPipeline
+
+    encode = FluxPipeline.encode_prompt
+
+    def fail(self, prompt, *given, **named):
+        if prompt == "bad":
+            _raise()
+        return encode(self, prompt, *given, **named)
+
+    FluxPipeline.encode_prompt = fail

@@ -22,6 +22,8 @@ ROWS = (
     ("manifest",),
     ("model", "plan"),
     ("preflight",),
+    ("sizing",),
+    ("compare",),
     ("store",),
     ("shard", "pulse", "stop", "crashes", "group"),
     ("replica",),

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Discriminator
 
+from runner.strategies.auto import Auto
 from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase
 from runner.strategies.context_parallel import ContextParallel
 from runner.strategies.data_parallel import DataParallel
@@ -12,6 +13,7 @@ from runner.strategies.tensor_parallel import TensorParallel
 
 __all__ = [
     "Asked",
+    "Auto",
     "ContextParallel",
     "DataParallel",
     "DeviceMap",
@@ -24,5 +26,5 @@ __all__ = [
 ]
 
 Strategy = Annotated[
-    DataParallel | DeviceMap | ContextParallel | TensorParallel, Discriminator("kind")
+    DataParallel | DeviceMap | ContextParallel | TensorParallel | Auto, Discriminator("kind")
 ]

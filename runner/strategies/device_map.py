@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from runner.errors import StrategyError
 from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["DeviceMap", "parse_bytes"]
 
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+PHASED_BATCHES = 32  # so many for one reading of the weights; a stop may lose as many
 LEFT_FREE = 0.8  # the share of a GPU's free memory that weights may take: the rest is for images
 
 
@@ -32,16 +33,17 @@ def parse_bytes(value: int | str) -> int:
     return int(float(found[1]) * UNITS[found[2].upper()])
 
 
-def _device(value: Any) -> Any:
-    """A mapping that was JSON has text for keys."""
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+def _device(value: str) -> str:
+    if value != "cpu" and not (value.isascii() and value.isdecimal()):
+        raise ValueError('name a GPU of the replica by its number, as in "0", or cpu')
+    return value
 
 
 def _map(value: Any) -> Any:
     if value != "balanced":
         raise ValueError(
-            f"pipelines take only balanced (auto is for single models; what balanced cannot place "
-            f"whole, the runner splits), not {value}; use map: balanced"
+            "pipelines take only balanced (what it cannot place whole, the runner splits); use "
+            "map: balanced"
         )
     return value
 
@@ -53,18 +55,20 @@ def _memory(value: Any) -> Any:
     return value
 
 
-Device = Annotated[Annotated[int, Field(ge=0)] | Literal["cpu"], BeforeValidator(_device)]
+Device = Annotated[str, AfterValidator(_device)]
 
 
 class DeviceMap(StrategyBase):
-    """`max_memory` numbers the replica's own GPUs from 0. With `processes` over 1 the first of so
-    many processes drives the GPUs of all, and the others idle."""
+    """`max_memory` numbers the replica's own GPUs from 0. With `phases` the components take turns:
+    text encoders, transformer, decoder. With `processes` over 1 the first of so many processes
+    drives the GPUs of all, and the others idle."""
 
     shares_node: ClassVar[bool] = True
 
     kind: Literal["device_map"] = "device_map"
     map: Annotated[Literal["balanced"], BeforeValidator(_map)] = "balanced"
     max_memory: dict[Device, Annotated[int | str, BeforeValidator(_memory)]] | None = None
+    phases: bool = False
     processes: Annotated[int, Field(ge=1)] = 1
 
     def layout(self, world: World) -> Layout:
@@ -73,6 +77,8 @@ class DeviceMap(StrategyBase):
 
     def resolve(self, asked: Asked, world: World) -> Resolution:
         self.layout(world)
+        if self.phases:
+            self._check_phases(asked)
         named = set(self.max_memory or ())
         if asked.device == "cpu":
             if named - {"cpu"}:
@@ -80,14 +86,14 @@ class DeviceMap(StrategyBase):
                     "strategy: max_memory names a GPU, and there is none; use max_memory: "
                     "{cpu: 8GiB} (the rest goes to disk), or data_parallel"
                 )
-            if not named:
+            if not named and not self.phases:
                 raise StrategyError(
                     "strategy: device_map does nothing without a GPU; give max_memory: "
-                    "{cpu: 8GiB} to keep the rest on disk, or use data_parallel"
+                    "{cpu: 8GiB} to keep the rest on disk, or use phases: true or data_parallel"
                 )
         elif asked.device is not None:
             count = len(own_devices(world, self.processes))
-            beyond = [name for name in named if isinstance(name, int) and name >= count]
+            beyond = sorted(name for name in named if name != "cpu" and int(name) >= count)
             if beyond:
                 raise StrategyError(
                     f"strategy: max_memory names GPU {beyond[0]}, a replica has {count} (numbered "
@@ -101,8 +107,33 @@ class DeviceMap(StrategyBase):
             else [],
         )
 
+    def _check_phases(self, asked: Asked) -> None:
+        """The methods by which a call is taken apart."""
+        import diffusers
+
+        name = ModelFacts.read(asked.folder).pipeline_class
+        pipeline = getattr(diffusers, name, None)
+        lacking = [
+            method
+            for method in ("encode_prompt", "prepare_latents")
+            if not hasattr(pipeline, method)
+        ]
+        if lacking:
+            raise StrategyError(
+                f"strategy: phases: {name} has no {lacking[0]}, so its call cannot be taken "
+                f"apart; use device_map without phases"
+            )
+
+    @property
+    def window(self) -> int:
+        return PHASED_BATCHES if self.phases else 1
+
     def load(self, source: Source, device: "torch.device", world: World) -> Any:
         budget = self._budget(device, world)
+        if self.phases:
+            from runner.strategies.phases import PhasedPipeline
+
+            return PhasedPipeline(source, lambda: _place(device, budget), device)
         sizes = _sizes(source)
         gpus = {place: size for place, size in budget.items() if place != "cpu"}
         if (
@@ -117,16 +148,23 @@ class DeviceMap(StrategyBase):
         """Bytes of weights by device: GPUs by their number on the node, "cpu"."""
         given = {name: parse_bytes(size) for name, size in (self.max_memory or {}).items()}
         if device.type == "cpu":
-            return {"cpu": given["cpu"]}
+            return {"cpu": given["cpu"]} if given else {}
         import torch
 
         budget: dict[int | str, int] = {}
         for number, index in enumerate(own_devices(world, self.processes)):
             free = int(torch.accelerator.get_memory_info(index)[0] * LEFT_FREE)
-            budget[index] = given.get(number, free)
+            budget[index] = given.get(str(number), free)
         if "cpu" in given:
             budget["cpu"] = given["cpu"]
         return budget
+
+
+def _place(device: "torch.device", budget: Mapping[int | str, int]) -> dict[str, Any]:
+    """Where a component goes that has the devices for itself."""
+    if len(budget) > 1:
+        return {"device_map": "auto", "max_memory": dict(budget)}
+    return {} if device.type == "cpu" else {"device_map": {"": device}}
 
 
 def _sizes(source: Source) -> dict[str, int]:
