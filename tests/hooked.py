@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner import pipeline
+from runner import pipeline, start
 from runner.cli import main
 from runner.errors import GaveUpError
 from runner.fake import FakePipeline
@@ -61,13 +61,13 @@ class Hooked(FakePipeline):
 def hook(hooks: dict[str, Any]) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # for tests that hang
 
-    def load(manifest: Any, folder: Any, strategy: Any, device: Any, stop: Any) -> Hooked:
+    def load(manifest: Any, folder: Any, strategy: Any, device: Any, stop: Any, *_: Any) -> Hooked:
         if hooks.get("load_fails_on") == int(os.environ.get("RANK", "0")):
             raise RuntimeError("no weights today")
         return Hooked(hooks, stop)
 
     pipeline.load = load  # type: ignore[assignment]
-    pipeline.check = lambda plan, folder: None
+    start.check = lambda plan, folder: None
     if "clock" in hooks:
         real = time.time
         time.time = lambda: real() + hooks["clock"]
