@@ -31,6 +31,7 @@ __all__ = [
     "RefusedError",
     "RunnerError",
     "StrategyError",
+    "printable",
     "refusal",
 ]
 
@@ -113,6 +114,11 @@ class GaveUpError(RunnerError):
 
 class InterruptedRunError(RunnerError):
     exit_code = ExitCode.INCOMPLETE
+
+
+def printable(text: str) -> str:
+    """Words from a manifest for a terminal: control characters, which may command it, replaced."""
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
 def refusal(message: str, exit_code: int) -> RunnerError:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
-from runner import model, report
+from runner import disk, model, report
 from runner.crashes import Crashes, alone, deaths
 from runner.errors import (
     ExitCode,
@@ -22,6 +22,7 @@ from runner.errors import (
     InterruptedRunError,
     RefusedError,
     RunnerError,
+    printable,
     refusal,
 )
 from runner.folder import OutputFolder
@@ -84,8 +85,10 @@ def _lead(
         tell(start, store)
         launch = _launch(start, world, started)
         if start.pending:
-            for line in notices(start.plan):
-                print(f"runner: {line}", file=sys.stderr)
+            images = sum(len(start.plan.batch(number)) for number in start.pending)
+            for line in (*notices(start.plan), disk.notice(folder, start.plan, images)):
+                if line:
+                    print(f"runner: {printable(line)}", file=sys.stderr)
             counts = Counts(len(start.plan), done=start.finished)
             report.write_summary(folder, "running", counts, launch, [])
         images = sum(len(start.plan.batch(number)) for number in start.pending)

@@ -30,7 +30,7 @@ ROWS = (
     ("encoders",),
     ("rescue",),
     ("pipeline",),
-    ("resume", "report", "writer", "progress", "fake"),
+    ("resume", "report", "disk", "writer", "progress", "fake"),
     ("start",),
     ("planned", "status", "run", "slurm"),
     ("cli",),
