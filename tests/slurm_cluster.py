@@ -50,7 +50,7 @@ PartitionName=high Nodes=ALL PriorityTier=10
 
 
 class Slurm:
-    """Use as a context manager. Nodes are n1, n2, …; each says that it has a GPU, which is /dev/null."""
+    """Use as a context manager. Nodes are n1, n2, …; each has a GPU: /dev/null."""
 
     def __init__(self, folder: Path, nodes: int = 2, *, requeue_exit: bool = False) -> None:
         self.folder = folder

@@ -2,6 +2,7 @@
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,9 +53,7 @@ def test_words_for_a_terminal() -> None:
         "model: demo\nprompts: !!python/object/apply:os.system ['touch pwned']\n",
         "model: !!python/name:os.system demo\nprompts: [a]\n",
         "a: &a [x,x,x,x,x,x,x,x,x]\n"
-        + "".join(
-            f"{c}: &{c} [{','.join(['*' + p] * 9)}]\n" for p, c in zip("abcdefgh", "bcdefghi")
-        ),
+        + "".join(f"{c}: &{c} [{','.join(['*' + p] * 9)}]\n" for p, c in pairwise("abcdefghi")),
         "model: demo\nprompts: " + "[" * 5000 + "]" * 5000 + "\n",
         "model: demo\nprompts: [" + "9" * 5000 + "]\n",
         "<<: *x\nmodel: demo\nprompts: [a]\n",
