@@ -13,14 +13,13 @@ BYTES_BESIDE = 3000  # a journal line, a metadata line, the texts in the image
 USUAL_PIXELS = 1024 * 1024  # where the manifest leaves the size to the pipeline
 
 
-def check(folder: OutputFolder, plan: Plan) -> None:
-    """Raises FolderError where not even one image would fit."""
+def check(folder: OutputFolder) -> None:
+    """Raises FolderError where not even an image of one colour would fit."""
     free, free_files = _free(folder)
-    one = _bytes_an_image(plan)
-    if free < one or free_files < 1:
+    if free < BYTES_BESIDE or free_files < 1:
         raise FolderError(
-            f"{folder.dir}: {_words(free)} and {free_files} files free, an image takes about "
-            f"{_words(one)}; free the disk, or use another folder: --output DIR"
+            f"{folder.dir}: No space left on device ({free} bytes, {free_files} files); free the "
+            f"disk, or use another folder: --output DIR"
         )
 
 

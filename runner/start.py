@@ -80,7 +80,7 @@ def prepare(
     pending = pending_batches(start.plan, found.todo, asked)
     if pending:
         preflight(start, world)
-        disk.check(folder, start.plan)
+        disk.check(folder)
     journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
     clear(folder, found, journal, record, live)
     for index in crashed:
