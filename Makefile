@@ -4,10 +4,12 @@ PYTHON   ?= $(shell command -v python3.11 || command -v python3)
 MANIFEST ?= manifests/job.yaml
 NPROC    ?= 1
 ARGS     ?=
+FAULTS   ?= 200
+SEED     ?= 1
 BIN      := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check style clean
+.PHONY: help run test test-cluster chaos audit check style clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,6 +23,18 @@ endif
 
 test: .venv/dev  ## all tests that need no extra service
 	$(BIN)/python -m pytest -m "not gpu and not cluster" $(ARGS)
+
+test-cluster: .venv/dev  ## tests on a real Slurm and on network namespaces; as root, on Debian or Ubuntu
+	@command -v slurmctld munged ip > /dev/null || { apt-get update -q && \
+	  apt-get install -qy --no-install-recommends slurm-wlm munge iproute2; }
+	$(BIN)/python -m pytest -m cluster $(ARGS)
+
+chaos: .venv/dev  ## FAULTS random faults in a row, from SEED
+	$(BIN)/python tests/chaos.py --faults $(FAULTS) --seed $(SEED)
+
+audit: .venv/dev  ## known weaknesses of what is installed
+	$(BIN)/python -m pip install -q pip-audit
+	$(BIN)/python -m pip_audit --skip-editable
 
 check: .venv/dev  ## lint, format and types, changing nothing
 	$(BIN)/ruff check .

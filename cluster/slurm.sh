@@ -23,32 +23,35 @@ signalled=
 on_signal() { signalled=yes; : > "$stop"; }
 trap on_signal USR1 TERM
 
-srun --ntasks-per-node=1 --kill-on-bad-exit=1 python -m torch.distributed.run \
-    --nnodes=2 --rdzv-backend=c10d \
-    --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$(hostname):$port" \
-    --nproc-per-node=8 \
-    -m runner "${job[@]}" &
-step=$!
-wait "$step"  # returns at a signal, too
-while kill -0 "$step" 2> /dev/null; do
-    # Again and again: a runner that is just starting removes an old stop file.
-    [[ $signalled ]] && : > "$stop"
-    sleep 1
+rm -f "$stop"  # of an earlier job: this one is to go on
+for try in 1 2 3; do
+    srun --ntasks-per-node=1 --kill-on-bad-exit=1 python -m torch.distributed.run \
+        --nnodes=2 --rdzv-backend=c10d \
+        --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$(hostname):$port" \
+        --nproc-per-node=8 \
+        -m runner "${job[@]}" &
+    step=$!
+    wait "$step"  # returns at a signal, too
+    while kill -0 "$step" 2> /dev/null; do
+        # Again and again: a runner that is just starting removes an old stop file.
+        [[ $signalled ]] && : > "$stop"
+        sleep 1
+    done
+    # The launcher answers 1 for everything, so the folder is asked.
+    python -m runner status "${job[@]}" --exit-code
+    code=$?
+    if ((code != 75)); then
+        exit "$code"
+    elif [[ $signalled ]]; then
+        break
+    elif [[ -e $stop ]]; then
+        echo "stopped on request; submit again to go on"
+        exit 1
+    fi
+    # Something died, and the images that are missing are worth another try.
 done
-
-# The launcher answers 1 for everything, so the folder is asked.
-python -m runner status "${job[@]}" --exit-code
-code=$?
-if ((code != 75)); then
-    exit "$code"
-fi
-if [[ ! $signalled && -e $stop ]]; then
-    echo "stopped on request; submit again to go on"
-    exit 1
-fi
-# What dies again and again soon after the start is not worth an endless loop.
-if [[ ! $signalled ]] && ((SECONDS < 300 && ${SLURM_RESTART_COUNT:-0} >= 5)); then
-    echo "dead after $SECONDS seconds in restart $SLURM_RESTART_COUNT; see the errors above"
+if [[ ! $signalled ]] && ((SECONDS < 600)); then
+    echo "died $try times in $SECONDS seconds; see the errors above"
     exit 1
 fi
 if scontrol show config | grep -Eq '^RequeueExit += .*\b75\b'; then

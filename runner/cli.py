@@ -22,6 +22,7 @@ from runner.errors import (
     ManifestError,
     ReplicaLostError,
     RunnerError,
+    printable,
 )
 from runner.files import DISK_ERRORS
 from runner.folder import OutputFolder
@@ -49,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(command(options))
     except RunnerError as error:
         if not error.is_told:
-            print(f"runner: {error}".replace("\n", "\nrunner: "), file=sys.stderr, flush=True)
+            told = printable(str(error)).replace("\n", "\nrunner: ")
+            print(f"runner: {told}", file=sys.stderr, flush=True)
         return int(error.exit_code)
     except BrokenPipeError:  # `runner plan job.yaml | head`
         with contextlib.suppress(OSError):
@@ -225,7 +227,7 @@ def _stop(options: argparse.Namespace) -> int:
     folder = OutputFolder(_output(options, loaded), loaded.manifest.output)
     jobs = live_shards(folder)
     for shard in jobs:
-        folder.stop_file(shard).touch()
+        folder.ask_to_stop(shard)
     print(f"asked {len(jobs)} jobs to stop" if jobs else f"no job works on {folder.dir}")
     return ExitCode.COMPLETE
 

@@ -33,6 +33,7 @@ __all__ = [
     "ReplicaLostError",
     "RunnerError",
     "StrategyError",
+    "printable",
     "refusal",
 ]
 
@@ -119,6 +120,11 @@ class GaveUpError(RunnerError):
 
 class InterruptedRunError(RunnerError):
     exit_code = ExitCode.INCOMPLETE
+
+
+def printable(text: str) -> str:
+    """Words from a manifest for a terminal: control characters, which may command it, replaced."""
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
 def refusal(message: str, exit_code: int) -> RunnerError:

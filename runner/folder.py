@@ -58,8 +58,25 @@ class OutputFolder:
             self.own.mkdir(exist_ok=True)
         except OSError as error:
             raise FolderError(f"{self.dir}: {error.strerror}") from None
-        if self.own.is_symlink():
-            raise FolderError(f"{self.own}: a link; the runner's own folder must be a real one")
+        self._refuse_links()
+
+    def _refuse_links(self) -> None:
+        """A link in a folder from elsewhere would make us write where it leads."""
+        ours = (self.own, self.journals, self.locks, self.locks / "guard", self.logs)
+        reports = (self.manifest, self.metadata, self.failures, self.summary)
+        folders = [p for p in self.dir.iterdir() if p.name.isdecimal()] if self._nests else []
+        for path in (*ours, *reports, *folders):
+            if path.is_symlink():
+                raise FolderError(f"{path}: a link, which the runner does not follow; remove it")
+
+    @property
+    def _nests(self) -> bool:
+        return self.images_per_folder is not None
+
+    def ask_to_stop(self, shard: tuple[int, int] | None) -> None:
+        """Make the stop file."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+        os.close(os.open(self.stop_file(shard), flags, 0o666))
 
     def _refuse_foreign(self) -> None:
         for path in (self.manifest, self.metadata, self.failures, self.summary):

@@ -117,6 +117,8 @@ def merge(folder: Path) -> Record:
     record = Record()
     verified: set[str] = set()
     for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
+        if path.is_symlink() or not path.is_file():
+            continue  # none of ours, and a pipe would keep us
         generation = int(path.name[:6]) if path.name[:6].isdecimal() else 0
         if generation > record.generation:
             record.generation, record.errors, record.gave_up = generation, [], False
@@ -124,7 +126,7 @@ def merge(folder: Path) -> Record:
         for values in _lines(path):
             try:
                 _take(record, verified, path.name, values)
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):
                 continue  # not a line of ours
     record.unclean -= verified
     return record
@@ -134,17 +136,21 @@ def _take(record: Record, verified: set[str], name: str, values: dict[str, Any])
     if "done" in values:
         index = int(values["done"])
         record.done[index] = Done(
-            values["fingerprint"], values["size"], values["crc"], values["made"], name
+            str(values["fingerprint"]),
+            int(values["size"]),
+            int(values["crc"]),
+            dict(values["made"]),
+            name,
         )
         record.failed.pop(index, None)
     elif "failed" in values:
         index = int(values["failed"])
         done = record.done.get(index)
         if done is None or done.journal[:6] != name[:6]:
-            failed = Failed(values["fingerprint"], values["kind"], values["error"])
+            failed = Failed(*(str(values[key]) for key in ("fingerprint", "kind", "error")))
             record.failed[index] = failed
     elif "verified" in values:
-        verified.update(values["verified"])
+        verified.update(map(str, values["verified"]))
     elif "error" in values:
         record.errors.append(values["error"])
     elif "gave_up" in values:
@@ -159,7 +165,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             try:
                 values = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(values, dict):
                 yield values

@@ -152,9 +152,15 @@ def _guard(path: Path, patience_s: float = 2 * DEAD_AFTER_S) -> Iterator[None]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    return values if isinstance(values, dict) else {}
+    return values if isinstance(values, dict) and _is_owner(values) else {}
+
+
+def _is_owner(values: dict[str, Any]) -> bool:
+    shard = values.get("shard")
+    is_shard = isinstance(shard, list) and [type(part) for part in shard] == [int, int]
+    return type(values.get("pid")) is int and (shard is None or is_shard)
 
 
 def _mtime(path: Path) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from runner import model
 from runner.compare import compare, table
-from runner.errors import OfflineError
+from runner.errors import OfflineError, printable
 from runner.folder import OutputFolder
 from runner.images import image_name
 from runner.manifest import Loaded, Manifest, decide, fill
@@ -177,7 +177,7 @@ def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]], out: Te
     for task in tasks:
         seed = "drawn" if task["seed"] is None else task["seed"]
         own = {k: v for k, v in task["parameters"].items() if about["parameters"].get(k) != v}
-        words = " ".join(task["prompt"].split())
+        words = printable(" ".join(task["prompt"].split()))
         words = words if len(words) <= 60 else words[:59] + "…"
         print(
             f"{task['index']:>5}  {task['file_name']:<18} {seed:>10}  {task['batch']:>5}  "

@@ -176,7 +176,10 @@ def _fingerprint_in(path: Path, size: int) -> str | None:
 def _adopt(path: Path, fingerprint: str) -> Done:
     """The record of an image whose journal line was lost: the image tells."""
     data = path.read_bytes()
-    made = json.loads((read_text(path) or {}).get("made", "{}"))
+    try:
+        made = dict(json.loads((read_text(path) or {}).get("made", "{}")))
+    except (ValueError, TypeError, RecursionError):
+        made = {}
     return Done(fingerprint, len(data), zlib.crc32(data), made, "")
 
 

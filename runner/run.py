@@ -9,9 +9,16 @@ import secrets
 import sys
 import time
 
-from runner import report
+from runner import disk, report
 from runner.crashes import deaths
-from runner.errors import ExitCode, InterruptedRunError, RefusedError, RunnerError, refusal
+from runner.errors import (
+    ExitCode,
+    InterruptedRunError,
+    RefusedError,
+    RunnerError,
+    printable,
+    refusal,
+)
 from runner.folder import OutputFolder
 from runner.journal import merge
 from runner.lock import FolderLock
@@ -65,8 +72,10 @@ def _lead(rank: Rank) -> ExitCode:
         start = _prepare(rank, lock)
         launch = _launch(start, rank.world, started)
         if start.pending:
-            for line in (*notices(start.plan), _greeting(start, launch)):
-                print(f"runner: {line}", file=sys.stderr, flush=True)
+            images = sum(len(start.plan.batch(number)) for number in start.pending)
+            remarks = (*notices(start.plan), disk.notice(rank.folder, start.plan, images))
+            for line in (*filter(None, remarks), _greeting(start, launch)):
+                print(f"runner: {printable(line)}", file=sys.stderr, flush=True)
             counts = Counts(len(start.plan), done=start.finished)
             report.write_summary(rank.folder, "running", counts, launch, [])
         _work_and_wait(rank, start, launch, lock)

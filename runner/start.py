@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner import demo, model
+from runner import demo, disk, model
 from runner.crashes import quarantined
 from runner.errors import FolderError, InterruptedRunError, RunnerError, StrategyError, refusal
 from runner.files import replace
@@ -101,6 +101,7 @@ def prepare(
     pending = pending_batches(start.plan, found.todo, wanted, lost)
     if pending:
         start = preflight(start, world)
+        disk.check(folder)
     journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
     clear(folder, found, journal, record, live)
     for index in crashed:

@@ -57,5 +57,8 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
 
 def _launch(known: dict[str, Any]) -> Launch:
     """The last launch as the summary tells it."""
-    values = known.get("launch")
-    return Launch(**values) if isinstance(values, dict) else Launch("unknown", 0)
+    values: Any = known.get("launch")
+    try:
+        return Launch(**values)
+    except TypeError:  # lost, or not ours
+        return Launch("unknown", 0)

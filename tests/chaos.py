@@ -96,13 +96,13 @@ class Chaos:
         _, alive = psutil.wait_procs(self._children(), timeout=20)
         assert not alive, f"left behind after {kind}: {alive}"
         disk.free()
-        self._mischief_on_files(kind)
+        is_spoilt = self._spoil_files(kind)
         print(
             f"{sum(self.faults.values()):4} job {self.jobs} {kind}: {processes} processes, "
             f"{restarts} restarts: {end.code}, {len(self.job.images())} of {IMAGES}",
             flush=True,
         )
-        return end.code
+        return 75 if is_spoilt else end.code
 
     def _start(self, processes: int, restarts: int, hooks: dict[str, Any]) -> Any:
         """Mostly forked, which is quick; now and then from scratch, as users do it."""
@@ -174,7 +174,7 @@ class Chaos:
         # Before the first has its lock, or after its end, the second is alone.
         assert is_refused or second.code == 0 or first is not None, (second.code, second.err)
 
-    def _mischief_on_files(self, kind: str | None) -> None:
+    def _spoil_files(self, kind: str | None) -> bool:
         """What a crash of the machine leaves: the end of a journal or of an image lost."""
         if kind == "torn journal":
             journals = [*(self.job.output / ".runner" / "journal").glob("*")]
@@ -187,6 +187,7 @@ class Chaos:
         if kind == "lost reports":
             for name in ("metadata.jsonl", "summary.json", "failures.jsonl"):
                 (self.job.output / name).unlink(missing_ok=True)
+        return kind in ("torn journal", "cut image", "lost reports")
 
     def _nothing_is_broken(self, expected: dict[str, int]) -> None:
         """After each fault: every image under a final name is whole and right."""

@@ -12,6 +12,7 @@ from jobs import ENVIRONMENT, wait_for
 
 CONFIG = """\
 ClusterName=test
+FirstJobId={first_job}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
 SlurmUser=root
@@ -50,7 +51,7 @@ PartitionName=high Nodes=ALL PriorityTier=10
 
 
 class Slurm:
-    """Use as a context manager. Nodes are n1, n2, …; each has a GPU, which is /dev/null."""
+    """Use as a context manager. Nodes are n1, n2, …; each has a GPU: /dev/null."""
 
     def __init__(self, folder: Path, nodes: int = 2, *, requeue_exit: bool = False) -> None:
         self.folder = folder
@@ -154,7 +155,13 @@ class Slurm:
             for name, port in zip(self.names, ports[1:], strict=True)
         )
         return CONFIG.format(
-            host=host, port=ports[0], dir=self.folder, extra=self.extra, nodes=nodes
+            # The scripts take their port from the job: two clusters at once must not agree on it.
+            first_job=1 + secrets.randbelow(15_000),
+            host=host,
+            port=ports[0],
+            dir=self.folder,
+            extra=self.extra,
+            nodes=nodes,
         )
 
 

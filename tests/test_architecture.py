@@ -34,7 +34,7 @@ ROWS = (
     ("encoders",),
     ("rescue",),
     ("pipeline",),
-    ("resume", "report", "writer", "progress", "fake"),
+    ("resume", "report", "disk", "writer", "progress", "fake"),
     ("start",),
     ("work",),
     ("planned", "status", "run", "slurm"),

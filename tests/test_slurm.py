@@ -90,7 +90,7 @@ def test_hostile_names_stay_quoted(
     Path(name).write_text(json.dumps({"model": "demo", "output": out, "prompts": ["a dog"]}))
     assert main(["slurm", name, "--gpus-per-node", "1", "--time", "5"]) == 0
     text = capsys.readouterr().out
-    start, _, _ = text.partition("\nsrun ")
+    start, _, _ = text.partition("\nrm -f ")
     check = f'{start}\nprintf "%s\\0" "${{job[@]}}" "$stop"\n'
     done = subprocess.run(["bash", "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.split("\0")[:-1] == [name, f"{out}/.runner/stop"]
