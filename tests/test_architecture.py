@@ -33,6 +33,7 @@ ROWS = (
     ("pipeline",),
     ("resume", "report", "writer", "progress"),
     ("start",),
+    ("selfcheck",),
     ("planned", "status", "run"),
     ("cli",),
     ("__main__",),

@@ -145,8 +145,13 @@ def test_a_batch_that_fails_on_all_ranks_is_split_by_all(ranks, models, tmp_path
     assert images(path) == [0, 1, 3, 4, 5]
 
 
-@pytest.mark.parametrize("strategy", [ULYSSES, "{kind: tensor_parallel, degree: 2}"])
-@pytest.mark.parametrize("patch", ["fail_inside_on_last_rank", "fail_inside_on_first_rank"])
+@pytest.mark.parametrize(
+    ("patch", "strategy"),
+    [
+        ("fail_inside_on_last_rank", ULYSSES),
+        ("fail_inside_on_first_rank", "{kind: tensor_parallel, degree: 2}"),
+    ],
+)
 def test_a_failure_of_one_rank_inside_the_call_ends_the_job(
     ranks, models, tmp_path, patch, strategy
 ):
@@ -157,7 +162,7 @@ def test_a_failure_of_one_rank_inside_the_call_ends_the_job(
     assert ended.seconds < 40
     assert failures(path) == [2]
     # The next run does the others first, and ends at the same image again.
-    ended = render(ranks, 2, path, f"patches:{patch}")
+    ended = render(ranks, 2, path, f"patches:{patch}", "patches:impatient")
     assert failures(path) == [2]
     assert images(path) == [0, 1, 3, 4, 5]
     # Once the cause is gone, one more run completes the folder.
@@ -214,3 +219,67 @@ def test_a_prompt_that_fails_in_a_phase_leaves_the_others(ranks, models, tmp_pat
     assert ended.codes == [3], ended.words
     assert failures(path) == [2]
     assert images(path) == [0, 1, 3, 4, 5]
+
+
+# --- what plan says, and the self-check ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", CLASSES)
+def test_weights_of_a_rank_are_as_plan_predicts(ranks, models, tmp_path, model):
+    path = write(tmp_path / "job", models / model, "{kind: tensor_parallel, degree: 2}")
+    planned = ranks(1, "plan", path, "--devices", "2x24GiB", "--json", folder=path.parent)
+    table = json.loads(planned.output[0])["comparison"]["strategies"]
+    row = next(row for row in table if row["strategy"] == "tensor_parallel")
+    ended = render(ranks, 2, path, "patches:say_weights")
+    held = [int(words.split("bytes ")[1].split()[0]) for words in ended.output]
+    print(f"{model}: planned {row['weights']}, held {held}")
+    for count in held:
+        assert count == pytest.approx(row["weights"], rel=0.02)
+
+
+def test_the_self_check_lets_a_right_replica_work_and_stops_a_wrong_one(ranks, models, tmp_path):
+    path = write(tmp_path / "job", models / "flux", ULYSSES)
+    ended = ranks(2, path, "--self-check", patches=["patches:wrong_mesh"], folder=path.parent)
+    assert ended.codes[0] == 2, ended.words
+    assert "self-check: the image differs from that of one rank by" in ended.words
+    assert ended.words.count("self-check:") == 1
+    assert images(path) == []
+    ended = ranks(2, path, "--self-check", folder=path.parent)
+    assert ended.codes == [0, 0], ended.words
+    assert images(path) == [0, 1, 2]
+
+
+def test_auto_is_recorded(ranks, models, tmp_path):
+    path = write(tmp_path / "job", models / "flux", "auto")
+    ended = render(ranks, 2, path)
+    assert ended.codes == [0, 0]
+    choice = "strategy auto: data_parallel, since there is no GPU, and it needs none"
+    assert choice in ended.words
+    out = path.parent / "out"
+    assert json.loads((out / "summary.json").read_text())["launch"]["choice"] == choice
+    text = (out / "manifest.yaml").read_text()
+    assert f"# {choice}\n" in text
+    assert "kind: data_parallel" in text
+    assert render(ranks, 1, path).codes == [0]  # all is there
+
+
+def test_a_stop_is_the_leaders_to_decide(ranks, models, tmp_path):
+    """Both ranks are told to stop in the middle of an image, and leave it at the same step."""
+    path = write(tmp_path / "job", models / "flux", ULYSSES, "stop_grace_s: 4\n", SIX)
+    path.write_text(path.read_text().replace("num_inference_steps: 2", "num_inference_steps: 40"))
+    ended = render(ranks, 2, path, "patches:slow_steps", "patches:stop_soon")
+    print(f"stopped: {ended.seconds:.1f} s, {ended.codes}")
+    assert ended.codes == [75, 0], ended.words
+    assert not (path.parent / "out" / "failures.jsonl").exists()
+
+
+def test_a_refusal_is_one_line_on_all_ranks_together(ranks, models, tmp_path):
+    path = write(tmp_path / "job", models / "flux", "{kind: tensor_parallel, degree: 3}")
+    ended = ranks(3, path, folder=path.parent)
+    assert set(ended.codes) == {2}
+    said = [line for line in ended.words.splitlines() if line.startswith("runner: ")]
+    assert said == [
+        "runner: strategy: degree 3 does not divide the 4 attention heads of "
+        "FluxTransformer2DModel; use one of 1, 2, 4"
+    ]
+    assert "Traceback" not in ended.words

@@ -487,3 +487,67 @@ def test_every_known_combination_names_a_test_that_exists():
         model, _, variant = parameters.partition("-")
         assert f'"{model}"' in text
         assert f'"{variant}"' in text
+
+
+# Case 45: with GPUs, by what diffusers is asked.
+@pytest.mark.parametrize(
+    ("local_rank", "processes", "given", "budget"),
+    [
+        (0, 1, {}, {0: 80 * GIB, 1: 80 * GIB}),
+        (1, 1, {}, {2: 80 * GIB, 3: 80 * GIB}),
+        (1, 1, {"max_memory": {"0": "1GiB"}}, {2: GIB, 3: 80 * GIB}),
+    ],
+)
+def test_device_map_keeps_to_the_ranks_own_gpus(
+    monkeypatch, flux, local_rank, processes, given, budget
+):
+    import torch
+
+    asked = []
+
+    class Source:
+        folder = flux
+        dtype = torch.float32
+
+        def pipeline(self, **arguments):
+            asked.append(arguments)
+            return object()  # neither .to() nor an offload is asked of it
+
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.accelerator, "get_memory_info", lambda index: (100 * GIB, 100 * GIB))
+    world = World(local_rank, local_rank, 2, 2)
+    device = torch.device("xpu", 2 * local_rank)
+    strategy(json.dumps({"kind": "device_map", **given})).load(Source(), device, world)
+    assert asked == [{"device_map": "balanced", "max_memory": budget}]
+
+
+def test_a_tensor_parallel_rank_loads_to_its_own_device(monkeypatch, flux):
+    """Also in the second replica of a node, whose ranks diffusers would number from 0."""
+    import torch
+    from torch.distributed import device_mesh
+
+    seen = {}
+
+    class Mesh:
+        def __init__(self, *_, **__):
+            pass
+
+        def size(self):
+            return 2
+
+    class Source:
+        folder = flux
+        dtype = torch.float32
+
+        def component(self, name, parallel_config):
+            # What `from_pretrained` does with it, on rank 0 of its group.
+            parallel_config.setup(0, 2, torch.device("xpu", 0), parallel_config.mesh)
+            seen["device"] = parallel_config._device
+
+        def pipeline(self, **arguments):
+            return SimpleNamespace(components={})
+
+    monkeypatch.setattr(device_mesh, "DeviceMesh", Mesh)
+    own = torch.device("xpu", 2)
+    strategy("{kind: tensor_parallel, degree: 2}").load(Source(), own, World(2, 2, 4, 4))
+    assert seen["device"] == own
