@@ -1,8 +1,8 @@
 """Every strategy that this machine's GPUs allow, against one GPU: `python benchmarks/gpu_check.py`.
 
 For each strategy one launch of the runner, on a FLUX pipeline with random weights, made on the
-spot: nothing is downloaded. Prints the largest difference of pixels from one GPU, peak memory a GPU and
-seconds an image. Ends within 8 minutes; a strategy that finds no time left is named as not run.
+spot: nothing is downloaded. Prints the largest difference of pixels from one GPU, peak memory a
+GPU and seconds an image. Ends within 8 minutes; what finds no time left is named as not run.
 """
 
 import argparse

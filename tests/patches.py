@@ -196,12 +196,9 @@ def say_weights() -> None:
         total = 0
         for component in pipe.components.values():
             for weight in getattr(component, "parameters", tuple)():
+                # Its own numbers: on the CPU a slice may be a view of the mapped file.
                 local = weight.to_local() if hasattr(weight, "to_local") else weight
-                total += (
-                    local.untyped_storage().nbytes()
-                    if hasattr(weight, "to_local")
-                    else (local.numel() * local.itemsize)
-                )
+                total += local.numel() * local.itemsize
         print("bytes", total)
         return pipe
 
