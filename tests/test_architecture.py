@@ -30,6 +30,7 @@ ROWS = (
     ("images",),
     ("journal", "folder"),
     ("lock",),
+    ("encoders",),
     ("pipeline",),
     ("resume", "report", "writer", "progress"),
     ("start",),
