@@ -4,9 +4,12 @@ import json
 import textwrap
 from pathlib import Path
 
+import conftest
 import numpy as np
 import pytest
 from launches import Ended, Launcher
+
+from runner import demo
 
 CLASSES = {"flux": "FluxTransformer2DModel", "qwen": "QwenImageTransformer2DModel"}
 ULYSSES = "{kind: context_parallel, ulysses_degree: 2}"
@@ -54,6 +57,12 @@ def one_process(ranks, models, tmp_path_factory):
     return found
 
 
+DEMO = (
+    (2, ULYSSES),
+    (4, "{kind: context_parallel, ring_degree: 2, ulysses_degree: 2}"),
+    (2, "{kind: tensor_parallel, degree: 2}"),
+    (4, "{kind: tensor_parallel, degree: 4}"),
+)
 VARIANTS = {
     "ulysses": [
         (2, ULYSSES),
@@ -112,6 +121,33 @@ def test_a_folder_begun_with_one_strategy_is_finished_with_another(ranks, models
     assert before.items() <= after.items()
     lines = [json.loads(line) for line in (out / "metadata.jsonl").read_text().splitlines()]
     assert [line["strategy"] for line in lines] == ["data_parallel"] * 2 + ["context_parallel"]
+
+
+@pytest.mark.skipif(not (demo.MODEL_DIR / "model_index.json").is_file(), reason="not trained yet")
+def test_the_bundled_model_gives_equal_images_too(ranks, tmp_path):
+    strategies = ("data_parallel", *(text for _, text in DEMO))
+    found = []
+    for number, strategy in enumerate(strategies):
+        path = tmp_path / str(number) / "job.yaml"
+        path.parent.mkdir()
+        path.write_text(
+            f"model: demo\nseed: 3\nstrategy: {strategy}\noutput: {path.parent / 'out'}\n"
+            "parameters: {num_inference_steps: 2}\nprompts: [the moon over the sea]\n"
+        )
+        world_size = ([1] + [size for size, _ in DEMO])[number]
+        ended = render(ranks, world_size, path, "patches:keep_floats")
+        assert ended.codes == [0] * world_size, ended.words
+        found += floats(path.parent)
+    for strategy, image in zip(strategies, found, strict=True):
+        print(f"demo {strategy}: {np.abs(image - found[0]).max():.1e}")
+        assert np.abs(image - found[0]).max() <= 1e-5
+
+
+def test_torchrun_starts_a_replica(models, tmp_path):
+    path = write(tmp_path / "job", models / "flux", ULYSSES, prompts=PROMPTS[:1])
+    ended = conftest.launch([path], nproc=2)
+    assert ended.returncode == 0, ended.stderr
+    assert images(path) == [0]
 
 
 # --- failures ---------------------------------------------------------------------------------

@@ -297,7 +297,9 @@ def test_attention_backends(flux):
         ("{kind: context_parallel, ulysses_degree: 2, ring_anything: true}", "ring_anything goes"),
         ("{kind: context_parallel, ulysses_degree: 0}", "must be from 1 up"),
         ("{kind: tensor_parallel}", "degree is required"),
-        ("{kind: tensor_parallel, degree: 2, ulysses_degree: 2}", "ulysses_degree: unknown key"),
+        ("{kind: tensor_parallel, degree: 2, ulysses_degree: 2}",
+         "cannot put tensor and context parallel on one model; use degree alone"),
+        ("{kind: tensor_parallel, degree: 2, ulises: 2}", "ulises: unknown key"),
         ("{kind: device_map, map: auto}", "use map: balanced"),
         ("{kind: device_map, max_memory: {cpu: lots}}", "write it as 40GiB"),
         ("{kind: device_map, max_memory: {disk: 1GB}}", 'as in "0", or cpu'),
@@ -433,6 +435,26 @@ def test_auto_says_what_would_help_where_nothing_fits(configs):
     with pytest.raises(StrategyError, match="cannot put tensor and context parallel") as raised:
         choose(work(configs, size=8192), Machine(2, 10 * GIB, "nvlink"))
     assert "quantization" in str(raised.value)
+
+
+@pytest.mark.parametrize(("world_size", "processes"), [(4, 2), (2, 1), (1, 1)])
+def test_auto_gives_device_map_as_many_processes_as_its_gpus_have(configs, world_size, processes):
+    machine = Machine(4, 30 * GIB, "pcie")
+    made = work(configs)
+    image = SimpleNamespace(prompt_index=0, prompt="", parameters={"height": 1024, "width": 1024})
+    asked = Asked(
+        model="m",
+        folder=made.facts.folder,
+        dtype="bfloat16",
+        batch_size=1,
+        images=lambda: [image],
+        device=None,
+        component_bytes=lambda: made.components,
+        machine=lambda: machine,
+    )
+    found = strategy("{kind: auto}").resolve(asked, World(world_size=world_size))
+    assert (found.strategy.kind, found.strategy.processes) == ("device_map", processes)
+    assert found.choice.startswith("strategy auto: device_map, since each component fits")
 
 
 def test_auto_without_a_gpu_is_data_parallel(flux):
