@@ -30,11 +30,15 @@ def replica_group(world: World, layout: Layout, device: "torch.device") -> Itera
     from runner.store import raw_store
 
     is_cpu = device.type == "cpu"
-    backend = "gloo" if is_cpu else f"cpu:gloo,{device.type}:nccl"
+    of_device = dist.get_default_backend_for_device(device)
+    # Small numbers (the "anything" variants gather lengths) go over the CPU's backend.
+    backend = of_device if is_cpu else f"cpu:gloo,{device.type}:{of_device}"
     torch.zeros(1, device=device)  # a device mesh would choose another device before its first use
+    store = raw_store(world, f"{world.restart}/group/{layout.replica}")
+    store.set_timeout(TIMEOUT)
     dist.init_process_group(
         backend,
-        store=raw_store(world, f"{world.restart}/group/{layout.replica}"),
+        store=store,
         rank=layout.rank_in_replica,
         world_size=layout.ranks_per_replica,
         timeout=TIMEOUT,

@@ -127,7 +127,8 @@ def _launch(start: Start, world: World, started: float) -> Launch:
     strategy = start.manifest.strategy
     replicas = strategy.layout(world).replicas
     kind = strategy.kind
-    return Launch(start.launch, start.generation, world.world_size, replicas, kind, started)
+    size = world.world_size
+    return Launch(start.launch, start.generation, size, replicas, kind, started, start.choice)
 
 
 def _greeting(start: Start, launch: Launch) -> str:

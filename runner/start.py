@@ -55,6 +55,7 @@ class Job:
     output: Path
     limit: int | None = None
     regenerate: bool = False
+    self_check: bool = False
     shard: Shard | None = None
 
 
@@ -108,7 +109,8 @@ def prepare(
         fingerprint = start.fingerprints.of(start.plan.task(index))
         journal.failed(index, fingerprint, "crashed", "its process died, and again alone", "")
     journal.close()
-    header = (HEADER.encode(), dump(start.manifest).encode())
+    choice = f"# {start.choice}\n" if start.choice else ""
+    header = (HEADER.encode(), choice.encode(), dump(start.manifest).encode())
     replace(folder.manifest, header, lock.launch)
     # The survey's own journal came between the last launch and this one.
     return dataclasses.replace(

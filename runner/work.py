@@ -28,10 +28,12 @@ from runner.plan import Fingerprints, Task
 from runner.pulse import Pulse
 from runner.replica import Replica
 from runner.resume import asked_images
+from runner.selfcheck import agree, reference
 from runner.shard import shard, take
 from runner.start import Job, Start
 from runner.stop import Stop
 from runner.store import Store, StoreLostError
+from runner.strategies import DataParallel
 from runner.world import World, set_device
 
 if TYPE_CHECKING:
@@ -124,9 +126,16 @@ def _make_images(
     device = set_device(world, share=strategy.shares_node)
     from runner.pipeline import load
 
+    first = start.plan.task(start.plan.batch(start.pending[0])[0])
+    checks = rank.job.self_check and not isinstance(strategy, DataParallel)
+    expected = None
+    if checks and replica.layout.is_leader:
+        expected = reference(manifest, folder, device, rank.stop, world, first)
     with replica_group(world, replica.layout, device):
         link = None if replica.is_alone else replica
         pipeline = load(manifest, folder, strategy, device, rank.stop, world, link)
+        if checks:
+            agree(pipeline, first, expected, replica)
         if replica.layout.is_leader:
             _lead(rank, start, replica, pipeline, journal)
         else:

@@ -36,6 +36,7 @@ ROWS = (
     ("pipeline",),
     ("resume", "report", "disk", "writer", "progress", "fake"),
     ("start",),
+    ("selfcheck",),
     ("work",),
     ("planned", "status", "run", "slurm"),
     ("cli",),

@@ -297,7 +297,9 @@ def test_attention_backends(flux):
         ("{kind: context_parallel, ulysses_degree: 2, ring_anything: true}", "ring_anything goes"),
         ("{kind: context_parallel, ulysses_degree: 0}", "must be from 1 up"),
         ("{kind: tensor_parallel}", "degree is required"),
-        ("{kind: tensor_parallel, degree: 2, ulysses_degree: 2}", "ulysses_degree: unknown key"),
+        ("{kind: tensor_parallel, degree: 2, ulysses_degree: 2}",
+         "cannot put tensor and context parallel on one model; use degree alone"),
+        ("{kind: tensor_parallel, degree: 2, ulises: 2}", "ulises: unknown key"),
         ("{kind: device_map, map: auto}", "use map: balanced"),
         ("{kind: device_map, max_memory: {cpu: lots}}", "write it as 40GiB"),
         ("{kind: device_map, max_memory: {disk: 1GB}}", 'as in "0", or cpu'),
@@ -435,6 +437,26 @@ def test_auto_says_what_would_help_where_nothing_fits(configs):
     assert "quantization" in str(raised.value)
 
 
+@pytest.mark.parametrize(("world_size", "processes"), [(4, 2), (2, 1), (1, 1)])
+def test_auto_gives_device_map_as_many_processes_as_its_gpus_have(configs, world_size, processes):
+    machine = Machine(4, 30 * GIB, "pcie")
+    made = work(configs)
+    image = SimpleNamespace(prompt_index=0, prompt="", parameters={"height": 1024, "width": 1024})
+    asked = Asked(
+        model="m",
+        folder=made.facts.folder,
+        dtype="bfloat16",
+        batch_size=1,
+        images=lambda: [image],
+        device=None,
+        component_bytes=lambda: made.components,
+        machine=lambda: machine,
+    )
+    found = strategy("{kind: auto}").resolve(asked, World(world_size=world_size))
+    assert (found.strategy.kind, found.strategy.processes) == ("device_map", processes)
+    assert found.choice.startswith("strategy auto: device_map, since each component fits")
+
+
 def test_auto_without_a_gpu_is_data_parallel(flux):
     found = resolve("{kind: auto}", flux)
     assert found.strategy.kind == "data_parallel"
@@ -487,3 +509,67 @@ def test_every_known_combination_names_a_test_that_exists():
         model, _, variant = parameters.partition("-")
         assert f'"{model}"' in text
         assert f'"{variant}"' in text
+
+
+# Case 45: with GPUs, by what diffusers is asked.
+@pytest.mark.parametrize(
+    ("local_rank", "processes", "given", "budget"),
+    [
+        (0, 1, {}, {0: 80 * GIB, 1: 80 * GIB}),
+        (1, 1, {}, {2: 80 * GIB, 3: 80 * GIB}),
+        (1, 1, {"max_memory": {"0": "1GiB"}}, {2: GIB, 3: 80 * GIB}),
+    ],
+)
+def test_device_map_keeps_to_the_ranks_own_gpus(
+    monkeypatch, flux, local_rank, processes, given, budget
+):
+    import torch
+
+    asked = []
+
+    class Source:
+        folder = flux
+        dtype = torch.float32
+
+        def pipeline(self, **arguments):
+            asked.append(arguments)
+            return object()  # neither .to() nor an offload is asked of it
+
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.accelerator, "get_memory_info", lambda index: (100 * GIB, 100 * GIB))
+    world = World(local_rank, local_rank, 2, 2)
+    device = torch.device("xpu", 2 * local_rank)
+    strategy(json.dumps({"kind": "device_map", **given})).load(Source(), device, world)
+    assert asked == [{"device_map": "balanced", "max_memory": budget}]
+
+
+def test_a_tensor_parallel_rank_loads_to_its_own_device(monkeypatch, flux):
+    """Also in the second replica of a node, whose ranks diffusers would number from 0."""
+    import torch
+    from torch.distributed import device_mesh
+
+    seen = {}
+
+    class Mesh:
+        def __init__(self, *_, **__):
+            pass
+
+        def size(self):
+            return 2
+
+    class Source:
+        folder = flux
+        dtype = torch.float32
+
+        def component(self, name, parallel_config):
+            # What `from_pretrained` does with it, on rank 0 of its group.
+            parallel_config.setup(0, 2, torch.device("xpu", 0), parallel_config.mesh)
+            seen["device"] = parallel_config._device
+
+        def pipeline(self, **arguments):
+            return SimpleNamespace(components={})
+
+    monkeypatch.setattr(device_mesh, "DeviceMesh", Mesh)
+    own = torch.device("xpu", 2)
+    strategy("{kind: tensor_parallel, degree: 2}").load(Source(), own, World(2, 2, 4, 4))
+    assert seen["device"] == own

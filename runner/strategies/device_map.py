@@ -1,5 +1,6 @@
 """device_map: one process a replica, whose components lie on several GPUs, the CPU and the disk."""
 
+import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -142,6 +143,7 @@ class DeviceMap(StrategyBase):
             and sum(sizes.values()) <= sum(gpus.values())
         ):
             return source.pipeline(device_map="balanced", max_memory=budget)
+        budget.setdefault("cpu", _host_memory(world))
         return _load_split(source, sizes, budget)
 
     def _budget(self, device: "torch.device", world: World) -> dict[int | str, int]:
@@ -158,6 +160,11 @@ class DeviceMap(StrategyBase):
         if "cpu" in given:
             budget["cpu"] = given["cpu"]
         return budget
+
+
+def _host_memory(world: World) -> int:
+    """Half of the host's bytes, shared by the processes there."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // world.local_world_size
 
 
 def _place(device: "torch.device", budget: Mapping[int | str, int]) -> dict[str, Any]:
