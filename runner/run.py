@@ -160,7 +160,7 @@ def _make_images(
 
     # The writer's thread hashes with its own: rank 0's may be in use.
     fingerprints = Fingerprints(manifest, model.identity(manifest.model))
-    with replica_group(world, layout, device):
+    with replica_group(world, layout, device, binds_device=not strategy.own_groups):
         link = None if replica.is_alone else replica
         pipeline = load(manifest, model_folder, strategy, device, stop, world, link)
         if not layout.is_leader:
