@@ -55,7 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "validate", _validate, "check the manifest alone: no GPU, no weights")
 
     plan = _command(commands, "plan", _plan, "show tasks, batches and shards; nothing is made")
-    plan.add_argument("--world-size", type=_positive, default=1, metavar="N", help="processes")
+    plan.add_argument("--world-size", type=_positive, metavar="N", help=_WORLD_SIZE)
+    plan.add_argument("--devices", metavar="NxMEMORY", help=_DEVICES)
+    plan.add_argument("--interconnect", choices=("nvlink", "pcie"), help="between them")
     plan.add_argument("--json", action="store_true", help="for machines")
 
     status = _command(commands, "status", _status, "say how the output folder stands")
@@ -64,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_WORLD_SIZE = "processes (default: one a device of --devices, else 1)"
+_DEVICES = "compare the strategies on such a machine, as in 4x80GiB"
 _REGENERATE = "remake or remove finished images that the manifest no longer describes"
 _EXIT_CODE = "answer with 0 complete, 3 some failed, 75 not complete, 2 refused"
 
@@ -161,10 +165,16 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    from runner.compare import machine_of
     from runner.planned import show
 
     loaded = load(options.manifest, options.set)
-    show(loaded, _output(options, loaded), options.world_size, as_json=options.json)
+    machine = None
+    if options.devices is not None:
+        machine = machine_of(options.devices, options.interconnect)
+    world_size = options.world_size or (machine.devices if machine else 1)
+    output = _output(options, loaded)
+    show(loaded, output, world_size, as_json=options.json, machine=machine)
     return ExitCode.COMPLETE
 
 

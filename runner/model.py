@@ -16,7 +16,17 @@ from runner import demo
 from runner.errors import ModelError, OfflineError
 from runner.manifest import ModelSpec
 
-__all__ = ["check_files", "configs", "download", "identity", "index_of", "local_folder", "resolve"]
+__all__ = [
+    "check_files",
+    "configs",
+    "download",
+    "hub_files",
+    "hub_header",
+    "identity",
+    "index_of",
+    "local_folder",
+    "resolve",
+]
 
 INDEX = "model_index.json"
 PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
@@ -83,9 +93,8 @@ def download(spec: ModelSpec) -> Path:
     """
     from diffusers import DiffusionPipeline
 
-    info = _asking(spec, lambda hub: hub.HfApi().model_info(spec.id, revision=spec.revision))
     index = index_of(configs(spec), spec.id)
-    _check_pickles(spec, index, [file.rfilename for file in info.siblings or ()])
+    _check_pickles(spec, index, hub_files(spec))
     folder = _asking(
         spec,
         lambda hub: DiffusionPipeline.download(
@@ -98,6 +107,23 @@ def download(spec: ModelSpec) -> Path:
     )
     check_files(spec, Path(folder))
     return Path(folder)
+
+
+def hub_files(spec: ModelSpec) -> list[str]:
+    """The names of all files of a hub model."""
+    info = _asking(spec, lambda hub: hub.HfApi().model_info(spec.id, revision=spec.revision))
+    return [file.rfilename for file in info.siblings or ()]
+
+
+def hub_header(spec: ModelSpec, file: str) -> dict[str, tuple[str, list[int]]]:
+    """Tensor → (dtype, shape) of a safetensors file on the hub; its header alone is read."""
+    found = _asking(
+        spec,
+        lambda hub: hub.HfApi().parse_safetensors_file_metadata(
+            spec.id, file, revision=spec.revision
+        ),
+    )
+    return {name: (tensor.dtype, tensor.shape) for name, tensor in found.tensors.items()}
 
 
 def index_of(folder: Path, shown: str) -> dict[str, Any]:

@@ -140,6 +140,16 @@ class Pipeline:
         The noise comes from one CPU generator an image, so that it depends on the image's seed
         alone: not on the batch, the rank, the number of GPUs or their kind.
         """
+        output = self.pipe(**self._arguments(tasks))
+        images = getattr(output, "images", None)
+        if not self.has_images:
+            return images
+        if not isinstance(images, torch.Tensor) or images.ndim != 4 or len(images) != len(tasks):
+            raise TypeError(f"{type(self.pipe).__name__} did not return one image a prompt")
+        return images
+
+    def _arguments(self, tasks: Sequence[Task]) -> dict[str, Any]:
+        """Of the pipeline call."""
         generators = [torch.Generator("cpu").manual_seed(task.seed) for task in tasks]
         single = len(tasks) == 1
         arguments = dict(tasks[0].parameters)
@@ -147,18 +157,17 @@ class Pipeline:
             arguments[name] = [task.parameters[name] for task in tasks]
         if self._has_callback:
             arguments["callback_on_step_end"] = self._on_step(time.monotonic())
-        output = self.pipe(
-            prompt=tasks[0].prompt if single else [task.prompt for task in tasks],
-            generator=generators[0] if single else generators,
-            output_type="pt",
+        return {
             **arguments,
-        )
-        images: Any = getattr(output, "images", None)
-        if not self.has_images:
-            return images
-        if not isinstance(images, torch.Tensor) or images.ndim != 4 or len(images) != len(tasks):
-            raise TypeError(f"{type(self.pipe).__name__} did not return one image a prompt")
-        return images
+            "prompt": tasks[0].prompt if single else [task.prompt for task in tasks],
+            "generator": generators[0] if single else generators,
+            "output_type": "pt",
+        }
+
+    def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
+        """Batches that will be rendered next, for a pipeline that makes several at once."""
+        if hasattr(self.pipe, "prepare"):
+            self.pipe.prepare([self._arguments(tasks) for tasks in batches])
 
     def _on_step(self, start: float) -> Any:
         def is_too_late(pipe: Any, step: int) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from runner import model
+from runner.compare import compare, table
 from runner.errors import OfflineError
 from runner.folder import OutputFolder
 from runner.images import image_name
@@ -18,7 +19,7 @@ from runner.plan import Fingerprints, Plan, Task
 from runner.shard import shard
 from runner.start import asked, notices, recorded_in
 from runner.strategies import Layout
-from runner.world import World
+from runner.world import Machine, World
 
 __all__ = ["show"]
 
@@ -27,10 +28,16 @@ ADVISE_FOLDERS = 10_000
 
 
 def show(
-    loaded: Loaded, output: Path, world_size: int, *, as_json: bool, out: TextIO = sys.stdout
+    loaded: Loaded,
+    output: Path,
+    world_size: int,
+    *,
+    as_json: bool,
+    machine: Machine | None = None,
+    out: TextIO = sys.stdout,
 ) -> None:
-    """Print the plan. Raises what the start of a run with this world size would raise, as far as
-    the model's configs are at hand."""
+    """Print the plan, and what each strategy would need on a machine. Raises what the start of a
+    run with this world size would raise, as far as the model's configs are at hand."""
     folder = OutputFolder(output, loaded.manifest.output)
     recorded = recorded_in(folder)
     resolved = decide(loaded.manifest, recorded)
@@ -47,7 +54,10 @@ def show(
 
         configs = model.configs(manifest.model)
         pipeline.check(plan, configs)
-        remarks += manifest.strategy.resolve(asked(plan, configs, None), world).remarks
+        found = manifest.strategy.resolve(asked(plan, configs, world, None, machine), world)
+        remarks += [line for line in (found.choice, *found.remarks) if line]
+        manifest = manifest.model_copy(update={"strategy": found.strategy})
+        layout = found.strategy.layout(world)
         if not is_drawn:
             fingerprints = Fingerprints(manifest, model.identity(manifest.model))
     except OfflineError as error:
@@ -64,6 +74,8 @@ def show(
     owner = _owners(plan, layout)
     tasks = _tasks(plan, owner, fingerprints, is_drawn=is_drawn)
     about = _about(manifest, plan, folder, layout, world_size, remarks, is_drawn=is_drawn)
+    if machine is not None:
+        about["comparison"] = compare(plan, machine)
     (_print_json if as_json else _print_table)(about, tasks, out)
 
 
@@ -156,6 +168,8 @@ def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]], out: Te
     print(f"shards     {_sizes(about['shards'])} batches", file=out)
     for remark in about["remarks"]:
         print(f"note       {remark}", file=out)
+    if "comparison" in about:
+        print("\n" + "\n".join(table(about["comparison"])), file=out)
     if about["images"] > ROWS:
         return
     print(

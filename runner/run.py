@@ -5,6 +5,7 @@ itself; at the end rank 0 waits for the last living one and reports.
 """
 
 import contextlib
+import itertools
 import logging
 import secrets
 import sys
@@ -42,6 +43,7 @@ from runner.world import World, set_device
 
 if TYPE_CHECKING:
     from runner.pipeline import Pipeline
+    from runner.writer import Writer
 
 __all__ = ["run"]
 
@@ -155,7 +157,7 @@ def _make_images(
 ) -> None:
     manifest, strategy, layout = start.manifest, start.manifest.strategy, replica.layout
     device = set_device(world, share=strategy.shares_node)
-    from runner.pipeline import DroppedError, Failure, load
+    from runner.pipeline import DroppedError, load
     from runner.writer import Writer
 
     # The writer's thread hashes with its own: rank 0's may be in use.
@@ -170,20 +172,33 @@ def _make_images(
         with Writer(
             folder, manifest, fingerprints, journal, store, start.launch, regenerate=job.regenerate
         ) as writer:
-            for number in replica.lead(_next_batches(start, store, layout, stop)):
-                tasks = _tasks(start.plan, number)
-                try:
-                    for result in pipeline.render(tasks):
-                        if result.task.index < limit:
-                            writer.put(result)
-                except DroppedError:
-                    return
-                except Exception as error:
-                    if replica.is_alone or isinstance(error, StoreLostError | DiskError):
-                        raise
-                    for task in tasks:
-                        writer.put(Failure(task, LOST, str(error), traceback.format_exc()))
-                    raise ReplicaLostError(str(error)) from error
+            numbers = replica.lead(_next_batches(start, store, layout, stop))
+            with contextlib.suppress(DroppedError):
+                while window := list(itertools.islice(numbers, strategy.window)):
+                    batches = [_tasks(start.plan, number) for number in window]
+                    pipeline.prepare(batches)
+                    for tasks in batches:
+                        _render(pipeline, tasks, writer, limit, replica)
+
+
+def _render(
+    pipeline: "Pipeline", tasks: list[Task], writer: "Writer", limit: int, replica: Replica
+) -> None:
+    """One batch to the writer. Raises DroppedError, and what ends this rank."""
+    from runner.pipeline import DroppedError, Failure
+
+    try:
+        for result in pipeline.render(tasks):
+            if result.task.index < limit:
+                writer.put(result)
+    except (DroppedError, StoreLostError, DiskError):
+        raise
+    except Exception as error:
+        if replica.is_alone:
+            raise
+        for task in tasks:
+            writer.put(Failure(task, LOST, str(error), traceback.format_exc()))
+        raise ReplicaLostError(str(error)) from error
 
 
 def _follow(

@@ -22,10 +22,11 @@ from runner.manifest import Loaded, Manifest, Resolved, decide, dump, fill, pars
 from runner.plan import Fingerprints, Plan
 from runner.pulse import Pulse
 from runner.resume import asked_images, clear, pending_batches, refuse, survey
+from runner.sizing import component_bytes
 from runner.stop import Stop
 from runner.store import Store
 from runner.strategies import Asked
-from runner.world import World, set_device
+from runner.world import Machine, World, set_device, this_machine
 
 __all__ = [
     "Job",
@@ -135,7 +136,7 @@ def preflight(start: Start, world: World) -> Start:
 
     folder = model.configs(start.manifest.model)
     pipeline.check(start.plan, folder)
-    found = start.manifest.strategy.resolve(asked(start.plan, folder, device.type), world)
+    found = start.manifest.strategy.resolve(asked(start.plan, folder, world, device.type), world)
     for line in [found.choice, *found.remarks]:
         if line:
             print(f"runner: {line}", file=sys.stderr)
@@ -148,16 +149,22 @@ def preflight(start: Start, world: World) -> Start:
     )
 
 
-def asked(plan: Plan, folder: Path, device: str | None) -> Asked:
-    """What a strategy's preconditions look at; `device` is None where the work is not done here."""
+def asked(
+    plan: Plan, folder: Path, world: World, device: str | None, machine: Machine | None = None
+) -> Asked:
+    """What a strategy's preconditions look at; `device` is None where the work is not done here,
+    `machine` the one that will do it then."""
     manifest = plan.manifest
+    spec, dtype = manifest.model, manifest.dtype
     return Asked(
         model=manifest.model.id,
         folder=folder,
-        dtype=manifest.dtype,
+        dtype=dtype,
         batch_size=manifest.batch_size,
         images=plan.tasks,
         device=device,
+        component_bytes=lambda: component_bytes(spec, dtype),
+        machine=lambda: machine or this_machine(world),
     )
 
 

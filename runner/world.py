@@ -5,17 +5,19 @@ the environment for a rank.
 """
 
 import os
+import re
 import socket
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from runner.errors import LaunchError
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["World", "own_devices", "set_device", "world_from"]
+__all__ = ["Machine", "World", "own_devices", "set_device", "this_machine", "world_from"]
 
 _TORCHRUN = "torchrun --standalone --nproc-per-node N -m runner MANIFEST"
 
@@ -76,6 +78,42 @@ def world_from(environ: Mapping[str, str] | None = None) -> World:
     if not 0 <= world.rank < world.world_size:
         raise LaunchError(f"RANK={world.rank} is not below WORLD_SIZE={world.world_size}")
     return world
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The accelerators that a launch may use, all alike."""
+
+    devices: int
+    memory: int  # bytes of each
+    interconnect: Literal["nvlink", "pcie"]
+
+    def __str__(self) -> str:
+        words = {"nvlink": "NVLink", "pcie": "PCIe"}[self.interconnect]
+        return f"{self.devices} × {self.memory / 2**30:.0f} GiB on {words}"
+
+
+def this_machine(world: World) -> Machine | None:
+    """What this node has, times the nodes; None without accelerators."""
+    import torch
+
+    if not torch.accelerator.is_available():
+        return None
+    count = torch.accelerator.device_count()
+    memory = min(torch.accelerator.get_memory_info(index)[1] for index in range(count))
+    nodes = max(1, world.world_size // world.local_world_size)
+    return Machine(count * nodes, memory, _interconnect())
+
+
+def _interconnect() -> Literal["nvlink", "pcie"]:
+    """NVLink where the driver's matrix of links names one between any two devices."""
+    try:
+        found = subprocess.run(
+            ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "pcie"
+    return "nvlink" if re.search(r"\bNV\d+\b", found.stdout) else "pcie"
 
 
 def own_devices(world: World, processes: int = 1) -> range:

@@ -122,3 +122,49 @@ def say_places() -> None:
         return pipe
 
     DeviceMap.load = say
+
+
+def copy_weights() -> None:
+    """Weights in memory of their own instead of mapped files: as aligned as those from disk are.
+    Kernels are picked by alignment, so this can change the last bit of an image."""
+    from runner.strategies import DataParallel
+
+    load = DataParallel.load
+
+    def copied(self, source, device, world):
+        import torch
+
+        pipe = load(self, source, device, world)
+        for component in pipe.components.values():
+            if isinstance(component, torch.nn.Module):
+                for weight in [*component.parameters(), *component.buffers()]:
+                    weight.data = weight.data.clone()
+        return pipe
+
+    DataParallel.load = copied
+
+
+def count_loads() -> None:
+    """Print the name of each component that is loaded by itself."""
+    from runner.pipeline import ModelSource
+
+    component = ModelSource.component
+
+    def say(self, name, **arguments):
+        print("load", name)
+        return component(self, name, **arguments)
+
+    ModelSource.component = say
+
+
+def fail_encoding() -> None:
+    from diffusers import FluxPipeline
+
+    encode = FluxPipeline.encode_prompt
+
+    def fail(self, prompt, *given, **named):
+        if prompt == "bad":
+            _raise()
+        return encode(self, prompt, *given, **named)
+
+    FluxPipeline.encode_prompt = fail

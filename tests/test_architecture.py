@@ -21,6 +21,8 @@ ROWS = (
     ("prompts",),
     ("manifest",),
     ("model", "plan"),
+    ("sizing",),
+    ("compare",),
     ("store",),
     ("shard", "pulse", "stop", "group"),
     ("replica",),

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Discriminator
 
+from runner.strategies.auto import Auto
 from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase
 from runner.strategies.context_parallel import ContextParallel
 from runner.strategies.data_parallel import DataParallel
@@ -14,6 +15,7 @@ from runner.strategies.xdit import XDit
 
 __all__ = [
     "Asked",
+    "Auto",
     "ContextParallel",
     "DataParallel",
     "DeviceMap",
@@ -28,6 +30,6 @@ __all__ = [
 ]
 
 Strategy = Annotated[
-    DataParallel | DeviceMap | ContextParallel | TensorParallel | XDit | ParaAttention,
+    DataParallel | DeviceMap | ContextParallel | TensorParallel | XDit | ParaAttention | Auto,
     Discriminator("kind"),
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from runner.errors import StrategyError
 from runner.settings import Settings
-from runner.world import World
+from runner.world import Machine, World
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +69,8 @@ class Asked:
     batch_size: int
     images: Callable[[], Iterable[AskedImage]]
     device: str | None  # a device type; None on a machine that will not do the work
+    component_bytes: Callable[[], Mapping[str, int]]  # of the weights, in the dtype
+    machine: Callable[[], Machine | None]  # that will do the work; None without accelerators
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,11 @@ class StrategyBase(Settings):
     kind: str
     shares_node: ClassVar[bool] = False  # a rank drives its whole share of the node's devices
     own_groups: ClassVar[bool] = False  # a package splits the replica's process group by itself
+
+    @property
+    def window(self) -> int:
+        """How many batches are best begun together."""
+        return 1
 
     def layout(self, world: World) -> Layout:
         """Raises StrategyError where the world size does not fit the degrees."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["DeviceMap", "parse_bytes"]
 
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+PHASED_BATCHES = 32  # so many for one reading of the weights; a stop may lose as many
 LEFT_FREE = 0.8  # the share of a GPU's free memory that weights may take: the rest is for images
 
 
@@ -57,14 +58,16 @@ Device = Annotated[Annotated[int, Field(ge=0)] | Literal["cpu"], BeforeValidator
 
 
 class DeviceMap(StrategyBase):
-    """`max_memory` numbers the replica's own GPUs from 0. With `processes` over 1 the first of so
-    many processes drives the GPUs of all, and the others idle."""
+    """`max_memory` numbers the replica's own GPUs from 0. With `phases` the components take turns:
+    text encoders, transformer, decoder. With `processes` over 1 the first of so many processes
+    drives the GPUs of all, and the others idle."""
 
     shares_node: ClassVar[bool] = True
 
     kind: Literal["device_map"] = "device_map"
     map: Annotated[Literal["balanced"], BeforeValidator(_map)] = "balanced"
     max_memory: dict[Device, Annotated[int | str, BeforeValidator(_memory)]] | None = None
+    phases: bool = False
     processes: Annotated[int, Field(ge=1)] = 1
 
     def layout(self, world: World) -> Layout:
@@ -73,6 +76,8 @@ class DeviceMap(StrategyBase):
 
     def resolve(self, asked: Asked, world: World) -> Resolution:
         self.layout(world)
+        if self.phases:
+            self._check_phases(asked)
         named = set(self.max_memory or ())
         if asked.device == "cpu":
             if named - {"cpu"}:
@@ -80,10 +85,10 @@ class DeviceMap(StrategyBase):
                     "strategy: max_memory names a GPU, and there is none; use max_memory: "
                     "{cpu: 8GiB} (the rest goes to disk), or data_parallel"
                 )
-            if not named:
+            if not named and not self.phases:
                 raise StrategyError(
                     "strategy: device_map does nothing without a GPU; give max_memory: "
-                    "{cpu: 8GiB} to keep the rest on disk, or use data_parallel"
+                    "{cpu: 8GiB} to keep the rest on disk, or use phases: true or data_parallel"
                 )
         elif asked.device is not None:
             count = len(own_devices(world, self.processes))
@@ -101,8 +106,33 @@ class DeviceMap(StrategyBase):
             else [],
         )
 
+    def _check_phases(self, asked: Asked) -> None:
+        """The methods by which a call is taken apart."""
+        import diffusers
+
+        name = ModelFacts.read(asked.folder).pipeline_class
+        pipeline = getattr(diffusers, name, None)
+        lacking = [
+            method
+            for method in ("encode_prompt", "prepare_latents")
+            if not hasattr(pipeline, method)
+        ]
+        if lacking:
+            raise StrategyError(
+                f"strategy: phases: {name} has no {lacking[0]}, so its call cannot be taken "
+                f"apart; use device_map without phases"
+            )
+
+    @property
+    def window(self) -> int:
+        return PHASED_BATCHES if self.phases else 1
+
     def load(self, source: Source, device: "torch.device", world: World) -> Any:
         budget = self._budget(device, world)
+        if self.phases:
+            from runner.strategies.phases import PhasedPipeline
+
+            return PhasedPipeline(source, lambda: _place(device, budget), device)
         sizes = _sizes(source)
         gpus = {place: size for place, size in budget.items() if place != "cpu"}
         if (
@@ -117,7 +147,7 @@ class DeviceMap(StrategyBase):
         """Bytes of weights by device: GPUs by their number on the node, "cpu"."""
         given = {name: parse_bytes(size) for name, size in (self.max_memory or {}).items()}
         if device.type == "cpu":
-            return {"cpu": given["cpu"]}
+            return {"cpu": given["cpu"]} if given else {}
         import torch
 
         budget: dict[int | str, int] = {}
@@ -127,6 +157,13 @@ class DeviceMap(StrategyBase):
         if "cpu" in given:
             budget["cpu"] = given["cpu"]
         return budget
+
+
+def _place(device: "torch.device", budget: Mapping[int | str, int]) -> dict[str, Any]:
+    """Where a component goes that has the devices for itself."""
+    if len(budget) > 1:
+        return {"device_map": "auto", "max_memory": dict(budget)}
+    return {} if device.type == "cpu" else {"device_map": {"": device}}
 
 
 def _sizes(source: Source) -> dict[str, int]:

@@ -84,7 +84,7 @@ class ModelFacts:
     @property
     def vae_factor(self) -> int:
         """Pixels a latent along one side."""
-        vae = _json(self.folder / "vae" / "config.json")
+        vae = self.config_of("vae")
         if "block_out_channels" in vae:
             return int(2 ** (len(vae["block_out_channels"]) - 1))
         return int(2 ** len(vae.get("temperal_downsample", (1, 1, 1))))
@@ -94,6 +94,19 @@ class ModelFacts:
         default = DEFAULT_LATENTS * self.vae_factor
         height, width = (parameters.get(side) or default for side in ("height", "width"))
         return int(height), int(width)
+
+    def width(self, default: int) -> int:
+        """Numbers a token in the transformer."""
+        head = self.config.get("attention_head_dim")
+        return self.heads * head if self.heads and isinstance(head, int) else default
+
+    def decoder_channels(self, default: int) -> int:
+        """Channels of the decoder's last wide layer, which has every pixel."""
+        vae = self.config_of("vae")
+        channels = vae.get("block_out_channels")
+        if channels:
+            return int(channels[min(1, len(channels) - 1)])
+        return int(vae["base_dim"] * 2) if "base_dim" in vae else default
 
     def image_tokens(self, parameters: Mapping[str, Any]) -> int | None:
         if self.token_side is None:

@@ -1,0 +1,88 @@
+"""The table of `plan --devices`: what each strategy would need on a machine."""
+
+import re
+from typing import Any, Literal
+
+from runner import model
+from runner.errors import LaunchError, StrategyError
+from runner.plan import Plan
+from runner.sizing import component_bytes
+from runner.strategies.auto import choose
+from runner.strategies.facts import ModelFacts
+from runner.strategies.fit import GIB, OVERHEAD, Row, Work, rows
+from runner.world import Machine
+
+__all__ = ["compare", "machine_of", "table"]
+
+
+def machine_of(devices: str, interconnect: str | None) -> Machine:
+    """A machine as the command line names it: 4x80GiB. Raises LaunchError."""
+    found = re.fullmatch(r"([1-9]\d*)x(\d+(?:\.\d+)?)(GiB|GB)", devices, re.IGNORECASE)
+    if not found:
+        raise LaunchError(f"--devices {devices}: write their number and memory, as in 4x80GiB")
+    unit = GIB if "i" in found[3].lower() else 10**9
+    link: Literal["nvlink", "pcie"] = "nvlink" if interconnect == "nvlink" else "pcie"
+    return Machine(int(found[1]), int(float(found[2]) * unit), link)
+
+
+def compare(plan: Plan, machine: Machine) -> dict[str, Any]:
+    """Every strategy on the machine, and what `auto` would choose. Raises ModelError."""
+    manifest = plan.manifest
+    facts = ModelFacts.read(model.configs(manifest.model))
+    sizes = component_bytes(manifest.model, manifest.dtype)
+    work = Work.of(facts, manifest.dtype, sizes, manifest.batch_size, plan.tasks())
+    try:
+        strategy, why = choose(work, machine)
+        choice = f"{strategy.kind}, since {why}"
+    except StrategyError as error:
+        choice = str(error)
+    return {
+        "machine": str(machine),
+        "components": sizes,
+        "activations": {"denoising": work.denoising, "decoding": work.decoding},
+        "overhead": OVERHEAD,
+        "strategies": [_values(row) for row in rows(work, machine)],
+        "auto": choice,
+    }
+
+
+def _values(row: Row) -> dict[str, Any]:
+    return {
+        "strategy": row.strategy,
+        "settings": dict(row.settings),
+        "ranks_per_replica": row.ranks_per_replica,
+        "replicas": row.replicas,
+        "weights": row.weights,
+        "activations": row.activations,
+        "headroom": row.headroom,
+        "fits": row.fits,
+        "why": row.why,
+    }
+
+
+def table(found: dict[str, Any]) -> list[str]:
+    """The comparison in lines, sizes in GiB."""
+    parts = ", ".join(f"{name} {_gib(size)}" for name, size in found["components"].items())
+    activations = found["activations"]
+    lines = [
+        f"machine    {found['machine']}",
+        f"weights    {parts} GiB",
+        f"estimate   activations {_gib(activations['denoising'])} GiB denoising, "
+        f"{_gib(activations['decoding'])} GiB decoding, {_gib(found['overhead'])} GiB overhead "
+        f"a device",
+        "",
+        f"{'strategy':<36} {'ranks':>5} {'replicas':>8} {'weights':>8} {'headroom':>8}  fits  why",
+    ]
+    for row in found["strategies"]:
+        settings = ", ".join(f"{key}: {value}" for key, value in row["settings"].items())
+        name = f"{row['strategy']} {{{settings}}}" if settings else row["strategy"]
+        fits = "yes" if row["fits"] else "no"
+        lines.append(
+            f"{name:<36} {row['ranks_per_replica']:>5} {row['replicas']:>8} "
+            f"{_gib(row['weights']):>8} {_gib(row['headroom']):>8}  {fits:<4}  {row['why']}"
+        )
+    return [*lines, "", f"auto       {found['auto']}"]
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f}"

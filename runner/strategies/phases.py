@@ -1,0 +1,178 @@
+"""Encode, denoise, decode, one after another: only what a phase needs is loaded, then freed.
+
+A pipeline call is made in three parts without knowing the pipeline: in the first the call is left
+where it would draw its noise, and what `encode_prompt` gave is kept; in the second `encode_prompt`
+gives that again, and the call is left where it would decode; in the third the latents are decoded.
+Weights are read once a phase for a whole window of calls.
+"""
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from runner.strategies.base import Source
+from runner.strategies.facts import ModelFacts
+from runner.strategies.sizes import empty
+
+__all__ = ["PhasedPipeline"]
+
+Call = Mapping[str, Any]
+
+
+class _Left(Exception):
+    """A call was left on purpose, with what it had."""
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+
+class _Absent(torch.nn.Module):
+    """What calls ask of a component that is not loaded."""
+
+    def __init__(self, config: Any, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.config, self.dtype, self.device = config, dtype, device
+        self.decode = _leave
+
+
+class PhasedPipeline:
+    """Called as the pipeline is. `prepare` makes the images of many calls before they are asked
+    for; what a call raises then, it raises when it is asked for."""
+
+    def __init__(
+        self, source: Source, place: Callable[[], dict[str, Any]], device: torch.device
+    ) -> None:
+        self.source = source
+        self.place = place  # arguments of from_pretrained, which put a component on the devices
+        self.device = device
+        facts = ModelFacts.read(source.folder)
+        shapes = {name: empty(facts, name) for name in facts.networks}
+        self.pipe = source.pipeline(**shapes)
+        self.denoiser = facts.denoiser
+        self.encoders = [name for name in shapes if name not in (facts.denoiser, "vae")]
+        self._absent = {
+            name: _Absent(shape.config, source.dtype, device) for name, shape in shapes.items()
+        }
+        for name in shapes:
+            self._free(name)
+        self._made: dict[Any, Any] = {}
+
+    @property
+    def components(self) -> dict[str, Any]:
+        """None is loaded between calls."""
+        return {}
+
+    def set_progress_bar_config(self, **config: Any) -> None:
+        self.pipe.set_progress_bar_config(**config)
+
+    def __call__(self, *, callback_on_step_end: Any = None, **arguments: Any) -> SimpleNamespace:
+        call = {**arguments, "callback_on_step_end": callback_on_step_end}
+        if _key(call) not in self._made:
+            self.prepare([call])
+        made = self._made.pop(_key(call))
+        if isinstance(made, Exception):
+            raise made
+        return SimpleNamespace(images=made)
+
+    def prepare(self, calls: Sequence[Call]) -> None:
+        self._made = {}
+        prompts = self._phase(self.encoders, calls, self._encode)
+        latents = self._phase([self.denoiser], calls, lambda call: self._denoise(call, prompts))
+        images = self._phase(["vae"], calls, lambda call: self._decode(latents[_key(call)]))
+        self._made = images
+
+    def _phase(
+        self, names: Sequence[str], calls: Sequence[Call], act: Callable[[Call], Any]
+    ) -> dict[Any, Any]:
+        """What `act` gives for each call, or the exception; with these components loaded."""
+        for name in names:
+            object.__setattr__(self.pipe, name, self.source.component(name, **self.place()))
+        results: dict[Any, Any] = {}
+        try:
+            for call in calls:
+                try:
+                    results[_key(call)] = act(call)
+                except Exception as error:
+                    results[_key(call)] = error.with_traceback(None)
+        finally:
+            for name in names:
+                self._free(name)
+        return results
+
+    def _free(self, name: str) -> None:
+        object.__setattr__(self.pipe, name, self._absent[name])
+        gc.collect()
+        if torch.accelerator.is_available():
+            torch.accelerator.empty_cache()
+
+    def _encode(self, call: Call) -> list[Any]:
+        """What each `encode_prompt` of the call gave, on the CPU."""
+        kept: list[Any] = []
+
+        def encode(*given: Any, **named: Any) -> Any:
+            found = type(self.pipe).encode_prompt(self.pipe, *given, **named)
+            kept.append(_moved(found, "cpu"))
+            return found
+
+        self._call(call, encode_prompt=encode, prepare_latents=_leave)
+        return kept
+
+    def _denoise(self, call: Call, prompts: Mapping[Any, Any]) -> Any:
+        """The final latents, on the CPU."""
+        encoded = prompts[_key(call)]
+        if isinstance(encoded, Exception):
+            raise encoded
+        given = iter(encoded)
+        latents = self._call(call, encode_prompt=lambda *_, **__: _moved(next(given), self.device))
+        return _moved(latents, "cpu")
+
+    @torch.no_grad()
+    def _decode(self, latents: Any) -> Any:
+        if isinstance(latents, Exception):
+            raise latents
+        image = self.pipe.vae.decode(_moved(latents, self.device), return_dict=False)[0]
+        if image.ndim == 5:  # (B, C, frames, H, W) of a video model's decoder, one frame
+            image = image[:, :, 0]
+        return self.pipe.image_processor.postprocess(image, output_type="pt")
+
+    def _call(self, call: Call, **replaced: Any) -> Any:
+        """Make the call with some of the pipeline's methods replaced, until it is left."""
+        for name, method in replaced.items():
+            object.__setattr__(self.pipe, name, method)
+        try:
+            # Its own generator: the phases that come later must find it untouched.
+            self.pipe(**{**call, "generator": _copied(call["generator"])})
+        except _Left as left:
+            return left.value
+        finally:
+            for name in replaced:
+                object.__delattr__(self.pipe, name)
+        raise TypeError(f"{type(self.pipe).__name__} cannot be split into phases")
+
+
+def _leave(value: Any = None, *_: Any, **__: Any) -> Any:
+    raise _Left(value)
+
+
+def _key(call: Call) -> Any:
+    """What tells calls apart: their prompts and seeds."""
+    generators = call["generator"]
+    several = generators if isinstance(generators, list) else [generators]
+    return str(call["prompt"]), tuple(generator.initial_seed() for generator in several)
+
+
+def _copied(generators: Any) -> Any:
+    if isinstance(generators, list):
+        return [_copied(generator) for generator in generators]
+    return torch.Generator(generators.device).manual_seed(generators.initial_seed())
+
+
+def _moved(value: Any, device: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, list | tuple):
+        return type(value)(_moved(inner, device) for inner in value)
+    return value
