@@ -7,7 +7,7 @@ ARGS     ?=
 BIN      := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check style clean
+.PHONY: help run test test-engines check style clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,7 +20,10 @@ else
 endif
 
 test: .venv/dev  ## all tests that need no extra service
-	$(BIN)/python -m pytest -m "not gpu and not cluster" $(ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not cluster and not engines" $(ARGS)
+
+test-engines: .venv-engines/dev  ## tests with the real xfuser and para-attn, in a .venv of their own
+	.venv-engines/bin/python -m pytest -m "engines and not gpu" $(ARGS)
 
 check: .venv/dev  ## lint, format and types, changing nothing
 	$(BIN)/ruff check .
@@ -32,7 +35,7 @@ style: .venv/dev  ## mend what `check` can mend
 	$(BIN)/ruff format .
 
 clean:  ## remove .venv/ and caches
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-engines build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/runner: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -41,4 +44,9 @@ clean:  ## remove .venv/ and caches
 
 .venv/dev: .venv/runner
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.venv-engines/dev: pyproject.toml constraints.txt
+	@test -x .venv-engines/bin/python || $(PYTHON) -m venv .venv-engines
+	.venv-engines/bin/python -m pip install -q -c constraints.txt -e '.[dev,xdit,para-attn]'
 	@touch $@

@@ -1,5 +1,4 @@
-"""ParaAttention: its attention shares an image's tokens, for FLUX by its own adapter, for Qwen-Image
-by ours.
+"""ParaAttention: ranks share the tokens of an image, FLUX's by its own adapter, Qwen-Image's by ours.
 
 para-attn 0.3.38 is older than torch 2.13 and diffusers 0.42.1. What is amiss is mended here, for
 the one pipeline that it is applied to:
@@ -34,12 +33,12 @@ MODELS = ("FluxTransformer2DModel", "QwenImageTransformer2DModel")
 # Features of the package that no image can be right with, and what to use instead.
 REFUSED = {
     "first_block_cache": (
-        "para-attn 0.3.38 calls FLUX's single blocks without their text, which diffusers 0.42.1 "
-        "refuses; leave it out"
+        "para-attn calls FLUX's single blocks without their text, which diffusers 0.42.1 refuses; "
+        "leave it out"
     ),
     "parallel_vae": (
-        "it decodes in tiles that do not see each other, which is another image; leave it out, "
-        "each rank decodes the whole"
+        "para-attn decodes in tiles, which is diffusers' VAE tiling and another image than a whole "
+        "decode; leave it out, each rank decodes the whole"
     ),
 }
 

@@ -88,11 +88,7 @@ class XDit(StrategyBase):
             )
         self._check_images(asked, facts, supported)
         check_lengths("xdit", self.sequence_ranks, asked, facts)
-        if asked.device == "cpu":
-            raise StrategyError(
-                "strategy: xdit needs a GPU, and there is none; use context_parallel, which also "
-                "runs on CPUs, or data_parallel"
-            )
+        self._check_device(asked)
         lines = check_package("xdit", XFUSER, asked)
         return Resolution(self, lines + self._remarks(facts))
 
@@ -119,7 +115,7 @@ class XDit(StrategyBase):
         scheduler = facts.index["scheduler"][1]
         if stages > 1 and scheduler not in SCHEDULERS:
             raise StrategyError(
-                f"strategy: xdit: pipefusion_degree needs a scheduler that xfuser steps by patches, "
+                f"strategy: xdit: pipefusion_degree needs a scheduler that xfuser steps by patch, "
                 f"not {scheduler}; those are {', '.join(SCHEDULERS)}; use ulysses_degree"
             )
         blocks = sum(config.get(name) or 0 for name in ("num_layers", "num_single_layers"))
@@ -130,6 +126,13 @@ class XDit(StrategyBase):
             f"strategy: xdit: pipefusion_degree {stages} leaves no block for the last stage of the "
             f"{blocks} blocks of {facts.denoiser_class}; use pipefusion_degree: {low}"
         )
+
+    def _check_device(self, asked: Asked) -> None:
+        if asked.device == "cpu":
+            raise StrategyError(
+                "strategy: xdit needs a GPU, and there is none; use context_parallel, which also "
+                "runs on CPUs, or data_parallel"
+            )
 
     def _check_backend(self, asked: Asked) -> None:
         backend = self.attention_backend
