@@ -44,7 +44,7 @@ REFUSED = [
     ("flux", {**xdit(ring=2), "attention_backend": "sdpa"}, 2, {}, "does not work with ring"),
     ("flux", xdit(ring=2), 2, {}, "take no float32"),
     ("flux", {**xdit(ulysses=2), "attention_backend": "cudnn"}, 2, {}, "takes no float32"),
-    ("flux", xdit(ulysses=2), 2, {"parameters": {**SMALL, "height": 48}}, "3 rows of tokens"),
+    ("flux", xdit(ulysses=2), 2, {"parameters": {**SMALL, "height": 48}}, "is 3 rows of latents"),
     (
         "flux",
         xdit(ulysses=2),

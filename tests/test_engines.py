@@ -229,8 +229,8 @@ def test_the_arguments_of_xfuser_are_as_they_were(xfuser):
     assert importlib.metadata.version("xfuser") == "0.7.0"
     fields = xfuser.xFuserArgs.__dataclass_fields__
     defaults = {
-        "ulysses_degree": None,
-        "ring_degree": None,
+        "ulysses_degree": 1,
+        "ring_degree": 1,
         "pipefusion_parallel_degree": 1,
         "use_cfg_parallel": False,
         "warmup_steps": 1,

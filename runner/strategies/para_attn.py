@@ -1,4 +1,4 @@
-"""ParaAttention: ranks share the tokens of an image, FLUX's by its own adapter, Qwen-Image's by ours.
+"""ParaAttention: ranks share the tokens of an image, FLUX by its adapter, Qwen-Image by ours.
 
 para-attn 0.3.38 is older than torch 2.13 and diffusers 0.42.1. What is amiss is mended here, for
 the one pipeline that it is applied to:

@@ -35,6 +35,7 @@ Backend = Literal[
 ]
 NO_RING = ("sdpa", "flash_4")  # they do not return the log-sum-exp
 FLOAT32 = ("sdpa", "sdpa_efficient")
+DEFAULT_HEIGHT = 1024  # of all these pipelines
 
 
 class XDit(StrategyBase):
@@ -157,6 +158,7 @@ class XDit(StrategyBase):
     def _check_images(self, asked: Asked, facts: ModelFacts, supported: Supported) -> None:
         """What depends on an image's parameters; images that share them are looked at once."""
         is_wrapped = self._is_wrapped(supported)
+        has_rows = facts.denoiser == "transformer" and (is_wrapped or supported.is_told)
         seen: Any = None
         for image in asked.images():
             if image.parameters is seen:
@@ -164,7 +166,7 @@ class XDit(StrategyBase):
             seen, place = image.parameters, f"prompts[{image.prompt_index}]"
             if is_wrapped:
                 self._check_parameters(place, image.parameters, facts, supported)
-            if supported.wraps and facts.token_side is not None:
+            if has_rows:
                 self._check_rows(place, image.parameters, facts)
 
     def _check_parameters(
@@ -184,18 +186,19 @@ class XDit(StrategyBase):
             )
 
     def _check_rows(self, place: str, parameters: Mapping[str, Any], facts: ModelFacts) -> None:
-        """xfuser splits an image by rows of tokens: over the ranks, and over PipeFusion's patches,
+        """xfuser splits an image by rows of latents: over the ranks, and over PipeFusion's patches,
         of which the last may be smaller."""
-        side = facts.token_side or 1
-        height, _ = facts.size(parameters)
-        rows, ranks = height // side, self.sequence_ranks
-        patch = math.ceil(math.ceil(rows / self.pipefusion_degree) / ranks) * ranks
+        side = _row_height(facts)
+        unit = self.sequence_ranks * int(facts.config.get("patch_size") or 1)
+        height = int(parameters.get("height") or DEFAULT_HEIGHT)
+        rows = height // side
+        patch = math.ceil(math.ceil(rows / self.pipefusion_degree) / unit) * unit
         last = rows - patch * (math.ceil(rows / patch) - 1)
-        if rows % ranks or last % ranks:
+        if rows % self.sequence_ranks or last % unit:
             raise StrategyError(
-                f"{place}: height {height} is {rows} rows of tokens, which "
-                f"{ranks} ranks cannot share by rows; use a height that is a multiple of "
-                f"{side * ranks * self.pipefusion_degree}"
+                f"{place}: height {height} is {rows} rows of latents for {self.sequence_ranks} "
+                f"ranks and {self.pipefusion_degree} PipeFusion stages, which xfuser cannot split; "
+                f"use a height that is a multiple of {side * unit * self.pipefusion_degree}"
             )
 
     def _is_wrapped(self, supported: Supported) -> bool:
@@ -262,6 +265,14 @@ class XDit(StrategyBase):
         # PipeFusion's buffers have this dtype, float16 unless told otherwise.
         engine.runtime_config.dtype = source.dtype
         return engine
+
+
+def _row_height(facts: ModelFacts) -> int:
+    """Pixels a row of what xfuser splits: a latent, or FLUX's two, which it packs into one."""
+    vae = facts.config_of("vae")
+    blocks = vae.get("encoder_block_out_channels") or vae.get("block_out_channels") or [0] * 4
+    packs = facts.pipeline_class.startswith("Flux")
+    return int(2 ** (len(blocks) - 1)) * (2 if packs else 1)
 
 
 class Engine:
