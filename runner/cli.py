@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = _command(commands, "run", _run, "make the images that are missing (the default command)")
     run.add_argument("--regenerate", action="store_true", help=_REGENERATE)
+    run.add_argument("--self-check", action="store_true", help=_SELF_CHECK)
     _add_parts(run)
 
     _command(commands, "validate", _validate, "check the manifest alone: no GPU, no weights")
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 _WORLD_SIZE = "processes (default: one a device of --devices, else 1)"
 _DEVICES = "compare the strategies on such a machine, as in 4x80GiB"
 _REGENERATE = "remake or remove finished images that the manifest no longer describes"
+_SELF_CHECK = "first make one image by one rank too, and refuse to go on where they differ"
 _EXIT_CODE = "answer with 0 complete, 3 some failed, 75 not complete, 2 refused"
 
 
@@ -143,7 +145,8 @@ def _run_rank(options: argparse.Namespace, world: World) -> int:
     stop.install()
     output = _output(options, loaded)
     _quiet(world)
-    job = Job(loaded, output, options.limit, options.regenerate, options.shard)
+    parts = (options.limit, options.regenerate, options.self_check, options.shard)
+    job = Job(loaded, output, *parts)
     return int(run(job, world, stop))
 
 

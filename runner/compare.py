@@ -1,5 +1,6 @@
 """The table of `plan --devices`: what each strategy would need on a machine."""
 
+import json
 import re
 from typing import Any, Literal
 
@@ -74,7 +75,9 @@ def table(found: dict[str, Any]) -> list[str]:
         f"{'strategy':<36} {'ranks':>5} {'replicas':>8} {'weights':>8} {'headroom':>8}  fits  why",
     ]
     for row in found["strategies"]:
-        settings = ", ".join(f"{key}: {value}" for key, value in row["settings"].items())
+        settings = ", ".join(
+            f"{key}: {json.dumps(value)}" for key, value in row["settings"].items()
+        )
         name = f"{row['strategy']} {{{settings}}}" if settings else row["strategy"]
         fits = "yes" if row["fits"] else "no"
         lines.append(

@@ -38,9 +38,11 @@ def replica_group(
     is_cpu = device.type == "cpu"
     backend = "gloo" if is_cpu else f"cpu:gloo,{device.type}:nccl"
     torch.zeros(1, device=device)  # a device mesh would choose another device before its first use
+    store = raw_store(world, f"group/{layout.replica}")
+    store.set_timeout(TIMEOUT)
     dist.init_process_group(
         backend,
-        store=raw_store(world, f"group/{layout.replica}"),
+        store=store,
         rank=layout.rank_in_replica,
         world_size=layout.ranks_per_replica,
         timeout=TIMEOUT,

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from runner.encoders import encode_once
 from runner.errors import ModelError
 from runner.manifest import Manifest, ModelSpec
 from runner.model import index_of
@@ -339,6 +340,7 @@ def load(
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"{manifest.model.id}: cannot be loaded: {lines[0]}") from error
     pipe.set_progress_bar_config(disable=True)
+    encode_once(pipe)
     for name, component in pipe.components.items():
         if isinstance(component, torch.nn.Module):
             log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))

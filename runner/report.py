@@ -51,6 +51,7 @@ class Launch:
     replicas: int = 1
     strategy: str = ""
     started: float = 0.0  # seconds since 1970
+    choice: str = ""  # what `auto` chose and why
 
 
 def outcome(counts: Counts, *, gave_up: bool = False) -> Outcome:

@@ -34,11 +34,12 @@ from runner.pulse import Pulse
 from runner.replica import Replica
 from runner.report import Counts, Launch
 from runner.resume import asked_images
+from runner.selfcheck import agree, reference
 from runner.shard import shard, take
 from runner.start import Job, Start, hear, notices, prepare, tell, tell_error
 from runner.stop import Stop
 from runner.store import Store, StoreLostError, connect
-from runner.strategies import Layout
+from runner.strategies import DataParallel, Layout
 from runner.world import World, set_device
 
 if TYPE_CHECKING:
@@ -162,9 +163,16 @@ def _make_images(
 
     # The writer's thread hashes with its own: rank 0's may be in use.
     fingerprints = Fingerprints(manifest, model.identity(manifest.model))
+    first = start.plan.task(start.plan.batch(start.pending[0])[0])
+    checks = job.self_check and not isinstance(strategy, DataParallel)
+    expected = None
+    if checks and layout.is_leader:
+        expected = reference(manifest, model_folder, device, stop, world, first)
     with replica_group(world, layout, device, binds_device=not strategy.own_groups):
         link = None if replica.is_alone else replica
         pipeline = load(manifest, model_folder, strategy, device, stop, world, link)
+        if checks:
+            agree(pipeline, first, expected, replica)
         if not layout.is_leader:
             _follow(start, pipeline, replica, journal, fingerprints)
             return
@@ -273,7 +281,8 @@ def _launch(start: Start, world: World, started: float) -> Launch:
     strategy = start.manifest.strategy
     replicas = strategy.layout(world).replicas
     kind = strategy.kind
-    return Launch(start.launch, start.generation, world.world_size, replicas, kind, started)
+    size = world.world_size
+    return Launch(start.launch, start.generation, size, replicas, kind, started, start.choice)
 
 
 def _report(start: Start, job: Job, folder: OutputFolder, launch: Launch) -> ExitCode:

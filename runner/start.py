@@ -49,6 +49,7 @@ class Job:
     output: Path
     limit: int | None = None
     regenerate: bool = False
+    self_check: bool = False
     shard: Shard | None = None
 
 
@@ -91,7 +92,8 @@ def prepare(job: Job, folder: OutputFolder, lock: FolderLock, world: World) -> S
     journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
     clear(folder, found, journal, record, live)
     journal.close()
-    header = (HEADER.encode(), dump(start.manifest).encode())
+    choice = f"# {start.choice}\n" if start.choice else ""
+    header = (HEADER.encode(), choice.encode(), dump(start.manifest).encode())
     replace(folder.manifest, header, lock.launch)
     # The survey's own journal came between the last launch and this one.
     return dataclasses.replace(

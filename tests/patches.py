@@ -168,3 +168,63 @@ def fail_encoding() -> None:
         return encode(self, prompt, *given, **named)
 
     FluxPipeline.encode_prompt = fail
+
+
+def wrong_mesh() -> None:
+    """A replica that computes something else: what --self-check is for."""
+    from runner.strategies import ContextParallel
+
+    load = ContextParallel.load
+
+    def wrong(self, source, device, world):
+        pipe = load(self, source, device, world)
+        forward = pipe.transformer.forward
+        pipe.transformer.forward = lambda *given, **named: (forward(*given, **named)[0] * 1.05,)
+        return pipe
+
+    ContextParallel.load = wrong
+
+
+def say_weights() -> None:
+    """Print the bytes of weights that this rank holds."""
+    from runner.strategies import TensorParallel
+
+    load = TensorParallel.load
+
+    def say(self, source, device, world):
+        pipe = load(self, source, device, world)
+        total = 0
+        for component in pipe.components.values():
+            for weight in getattr(component, "parameters", tuple)():
+                # Its own numbers: on the CPU a slice may be a view of the mapped file.
+                local = weight.to_local() if hasattr(weight, "to_local") else weight
+                total += local.numel() * local.itemsize
+        print("bytes", total)
+        return pipe
+
+    TensorParallel.load = say
+
+
+def impatient() -> None:
+    """Failures of one rank are given up on sooner, so that tests are."""
+    import runner.replica
+
+    runner.replica.PATIENCE_S = 3.0
+
+
+def stop_soon() -> None:
+    """Ask every rank to stop two seconds after its first step, as a signal to the launcher does."""
+    import signal
+    import threading
+
+    from runner.pipeline import Pipeline
+
+    on_step = Pipeline._on_step
+
+    def first(self, start):
+        if not hasattr(self, "told"):
+            self.told = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM))
+            self.told.start()
+        return on_step(self, start)
+
+    Pipeline._on_step = first

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from launches import Launcher
-from test_parallel import CLASSES, EVEN, EVEN_NEGATIVE, floats, render, write
+from test_parallel import EVEN, EVEN_NEGATIVE, floats, render, write
 
 from runner.errors import StrategyError
 from runner.strategies import Asked, XDit
@@ -19,6 +19,7 @@ from runner.strategies.xdit_models import MODELS, SCHEDULERS
 from runner.world import World
 
 pytestmark = pytest.mark.engines
+CLASSES = {"flux": "FluxTransformer2DModel", "qwen": "QwenImageTransformer2DModel"}
 
 
 @pytest.fixture(scope="module")

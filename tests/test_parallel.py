@@ -4,9 +4,12 @@ import json
 import textwrap
 from pathlib import Path
 
+import conftest
 import numpy as np
 import pytest
 from launches import Ended, Launcher
+
+from runner import demo
 
 CLASSES = {"flux": "FluxTransformer2DModel", "qwen": "QwenImageTransformer2DModel"}
 ULYSSES = "{kind: context_parallel, ulysses_degree: 2}"
@@ -54,6 +57,12 @@ def one_process(ranks, models, tmp_path_factory):
     return found
 
 
+DEMO = (
+    (2, ULYSSES),
+    (4, "{kind: context_parallel, ring_degree: 2, ulysses_degree: 2}"),
+    (2, "{kind: tensor_parallel, degree: 2}"),
+    (4, "{kind: tensor_parallel, degree: 4}"),
+)
 VARIANTS = {
     "ulysses": [
         (2, ULYSSES),
@@ -114,6 +123,33 @@ def test_a_folder_begun_with_one_strategy_is_finished_with_another(ranks, models
     assert [line["strategy"] for line in lines] == ["data_parallel"] * 2 + ["context_parallel"]
 
 
+@pytest.mark.skipif(not (demo.MODEL_DIR / "model_index.json").is_file(), reason="not trained yet")
+def test_the_bundled_model_gives_equal_images_too(ranks, tmp_path):
+    strategies = ("data_parallel", *(text for _, text in DEMO))
+    found = []
+    for number, strategy in enumerate(strategies):
+        path = tmp_path / str(number) / "job.yaml"
+        path.parent.mkdir()
+        path.write_text(
+            f"model: demo\nseed: 3\nstrategy: {strategy}\noutput: {path.parent / 'out'}\n"
+            "parameters: {num_inference_steps: 2}\nprompts: [the moon over the sea]\n"
+        )
+        world_size = ([1] + [size for size, _ in DEMO])[number]
+        ended = render(ranks, world_size, path, "patches:keep_floats")
+        assert ended.codes == [0] * world_size, ended.words
+        found += floats(path.parent)
+    for strategy, image in zip(strategies, found, strict=True):
+        print(f"demo {strategy}: {np.abs(image - found[0]).max():.1e}")
+        assert np.abs(image - found[0]).max() <= 1e-5
+
+
+def test_torchrun_starts_a_replica(models, tmp_path):
+    path = write(tmp_path / "job", models / "flux", ULYSSES, prompts=PROMPTS[:1])
+    ended = conftest.launch([path], nproc=2)
+    assert ended.returncode == 0, ended.stderr
+    assert images(path) == [0]
+
+
 # --- failures ---------------------------------------------------------------------------------
 
 SIX = ("a red fox", "the moon", "bad", "a dog", "the sea", "a house")
@@ -145,8 +181,13 @@ def test_a_batch_that_fails_on_all_ranks_is_split_by_all(ranks, models, tmp_path
     assert images(path) == [0, 1, 3, 4, 5]
 
 
-@pytest.mark.parametrize("strategy", [ULYSSES, "{kind: tensor_parallel, degree: 2}"])
-@pytest.mark.parametrize("patch", ["fail_inside_on_last_rank", "fail_inside_on_first_rank"])
+@pytest.mark.parametrize(
+    ("patch", "strategy"),
+    [
+        ("fail_inside_on_last_rank", ULYSSES),
+        ("fail_inside_on_first_rank", "{kind: tensor_parallel, degree: 2}"),
+    ],
+)
 def test_a_failure_of_one_rank_inside_the_call_ends_the_job(
     ranks, models, tmp_path, patch, strategy
 ):
@@ -157,7 +198,7 @@ def test_a_failure_of_one_rank_inside_the_call_ends_the_job(
     assert ended.seconds < 40
     assert failures(path) == [2]
     # The next run does the others first, and ends at the same image again.
-    ended = render(ranks, 2, path, f"patches:{patch}")
+    ended = render(ranks, 2, path, f"patches:{patch}", "patches:impatient")
     assert failures(path) == [2]
     assert images(path) == [0, 1, 3, 4, 5]
     # Once the cause is gone, one more run completes the folder.
@@ -214,3 +255,67 @@ def test_a_prompt_that_fails_in_a_phase_leaves_the_others(ranks, models, tmp_pat
     assert ended.codes == [3], ended.words
     assert failures(path) == [2]
     assert images(path) == [0, 1, 3, 4, 5]
+
+
+# --- what plan says, and the self-check ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", CLASSES)
+def test_weights_of_a_rank_are_as_plan_predicts(ranks, models, tmp_path, model):
+    path = write(tmp_path / "job", models / model, "{kind: tensor_parallel, degree: 2}")
+    planned = ranks(1, "plan", path, "--devices", "2x24GiB", "--json", folder=path.parent)
+    table = json.loads(planned.output[0])["comparison"]["strategies"]
+    row = next(row for row in table if row["strategy"] == "tensor_parallel")
+    ended = render(ranks, 2, path, "patches:say_weights")
+    held = [int(words.split("bytes ")[1].split()[0]) for words in ended.output]
+    print(f"{model}: planned {row['weights']}, held {held}")
+    for count in held:
+        assert count == pytest.approx(row["weights"], rel=0.02)
+
+
+def test_the_self_check_lets_a_right_replica_work_and_stops_a_wrong_one(ranks, models, tmp_path):
+    path = write(tmp_path / "job", models / "flux", ULYSSES)
+    ended = ranks(2, path, "--self-check", patches=["patches:wrong_mesh"], folder=path.parent)
+    assert ended.codes[0] == 2, ended.words
+    assert "self-check: the image differs from that of one rank by" in ended.words
+    assert ended.words.count("self-check:") == 1
+    assert images(path) == []
+    ended = ranks(2, path, "--self-check", folder=path.parent)
+    assert ended.codes == [0, 0], ended.words
+    assert images(path) == [0, 1, 2]
+
+
+def test_auto_is_recorded(ranks, models, tmp_path):
+    path = write(tmp_path / "job", models / "flux", "auto")
+    ended = render(ranks, 2, path)
+    assert ended.codes == [0, 0]
+    choice = "strategy auto: data_parallel, since there is no GPU, and it needs none"
+    assert choice in ended.words
+    out = path.parent / "out"
+    assert json.loads((out / "summary.json").read_text())["launch"]["choice"] == choice
+    text = (out / "manifest.yaml").read_text()
+    assert f"# {choice}\n" in text
+    assert "kind: data_parallel" in text
+    assert render(ranks, 1, path).codes == [0]  # all is there
+
+
+def test_a_stop_is_the_leaders_to_decide(ranks, models, tmp_path):
+    """Both ranks are told to stop in the middle of an image, and leave it at the same step."""
+    path = write(tmp_path / "job", models / "flux", ULYSSES, "stop_grace_s: 4\n", SIX)
+    path.write_text(path.read_text().replace("num_inference_steps: 2", "num_inference_steps: 40"))
+    ended = render(ranks, 2, path, "patches:slow_steps", "patches:stop_soon")
+    print(f"stopped: {ended.seconds:.1f} s, {ended.codes}")
+    assert ended.codes == [75, 0], ended.words
+    assert not (path.parent / "out" / "failures.jsonl").exists()
+
+
+def test_a_refusal_is_one_line_on_all_ranks_together(ranks, models, tmp_path):
+    path = write(tmp_path / "job", models / "flux", "{kind: tensor_parallel, degree: 3}")
+    ended = ranks(3, path, folder=path.parent)
+    assert set(ended.codes) == {2}
+    said = [line for line in ended.words.splitlines() if line.startswith("runner: ")]
+    assert said == [
+        "runner: strategy: degree 3 does not divide the 4 attention heads of "
+        "FluxTransformer2DModel; use one of 1, 2, 4"
+    ]
+    assert "Traceback" not in ended.words

@@ -1,5 +1,6 @@
 """auto: the strategy by the guides' table, for this model, these images and this machine."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,6 +45,8 @@ class Auto(StrategyBase):
             images, sizes = asked.images(), asked.component_bytes()
             work = Work.of(facts, asked.dtype, sizes, asked.batch_size, images)
             strategy, why = choose(work, machine)
+            if isinstance(strategy, DeviceMap):
+                strategy = _for_processes(strategy, machine, world)
         found = strategy.resolve(asked, world)
         return Resolution(
             found.strategy, found.remarks, f"strategy auto: {strategy.kind}, since {why}"
@@ -81,6 +84,12 @@ def choose(work: Work, machine: Machine) -> Choice:
         f"and diffusers cannot put tensor and context parallel on one model; smaller images or "
         f"batch_size, VAE tiling with tensor_parallel, quantization, or more devices would help"
     )
+
+
+def _for_processes(strategy: DeviceMap, machine: Machine, world: World) -> DeviceMap:
+    """Chosen for one process a device: with fewer processes each has several devices."""
+    each = max(1, machine.devices // world.world_size)
+    return strategy.model_copy(update={"processes": math.ceil(strategy.processes / each)})
 
 
 def _first(table: Sequence[Row], strategy: str) -> Row | None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from pydantic import model_validator
+
 from runner.errors import StrategyError
 from runner.settings import Settings
 from runner.world import Machine, World
@@ -98,12 +100,27 @@ class Source(Protocol):
         `from_pretrained`."""
 
 
+# Keys that name a way to share a model; diffusers puts only one of these on a model.
+SHARING = {"degree": "tensor", "ulysses_degree": "context", "ring_degree": "context"}
+
+
 class StrategyBase(Settings):
     """One way to put the model on the devices of a replica."""
 
     kind: str
     shares_node: ClassVar[bool] = False  # a rank drives its whole share of the node's devices
     own_groups: ClassVar[bool] = False  # a package splits the replica's process group by itself
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_way(cls, value: Any) -> Any:
+        """Tensor and context parallel together, which would pass for a misspelt key."""
+        if isinstance(value, dict) and len({SHARING[key] for key in SHARING.keys() & value}) > 1:
+            raise ValueError(
+                "diffusers cannot put tensor and context parallel on one model; use degree alone "
+                "(weights do not fit) or ulysses_degree alone (activations do not fit)"
+            )
+        return value
 
     @property
     def window(self) -> int:

@@ -1,11 +1,12 @@
 """device_map: one process a replica, whose components lie on several GPUs, the CPU and the disk."""
 
+import os
 import re
 import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from runner.errors import StrategyError
 from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
@@ -33,16 +34,17 @@ def parse_bytes(value: int | str) -> int:
     return int(float(found[1]) * UNITS[found[2].upper()])
 
 
-def _device(value: Any) -> Any:
-    """A mapping that was JSON has text for keys."""
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+def _device(value: str) -> str:
+    if value != "cpu" and not (value.isascii() and value.isdecimal()):
+        raise ValueError('name a GPU of the replica by its number, as in "0", or cpu')
+    return value
 
 
 def _map(value: Any) -> Any:
     if value != "balanced":
         raise ValueError(
-            f"pipelines take only balanced (auto is for single models; what balanced cannot place "
-            f"whole, the runner splits), not {value}; use map: balanced"
+            "pipelines take only balanced (what it cannot place whole, the runner splits); use "
+            "map: balanced"
         )
     return value
 
@@ -54,7 +56,7 @@ def _memory(value: Any) -> Any:
     return value
 
 
-Device = Annotated[Annotated[int, Field(ge=0)] | Literal["cpu"], BeforeValidator(_device)]
+Device = Annotated[str, AfterValidator(_device)]
 
 
 class DeviceMap(StrategyBase):
@@ -92,7 +94,7 @@ class DeviceMap(StrategyBase):
                 )
         elif asked.device is not None:
             count = len(own_devices(world, self.processes))
-            beyond = [name for name in named if isinstance(name, int) and name >= count]
+            beyond = sorted(name for name in named if name != "cpu" and int(name) >= count)
             if beyond:
                 raise StrategyError(
                     f"strategy: max_memory names GPU {beyond[0]}, a replica has {count} (numbered "
@@ -141,6 +143,7 @@ class DeviceMap(StrategyBase):
             and sum(sizes.values()) <= sum(gpus.values())
         ):
             return source.pipeline(device_map="balanced", max_memory=budget)
+        budget.setdefault("cpu", _host_memory(world))
         return _load_split(source, sizes, budget)
 
     def _budget(self, device: "torch.device", world: World) -> dict[int | str, int]:
@@ -153,10 +156,15 @@ class DeviceMap(StrategyBase):
         budget: dict[int | str, int] = {}
         for number, index in enumerate(own_devices(world, self.processes)):
             free = int(torch.accelerator.get_memory_info(index)[0] * LEFT_FREE)
-            budget[index] = given.get(number, free)
+            budget[index] = given.get(str(number), free)
         if "cpu" in given:
             budget["cpu"] = given["cpu"]
         return budget
+
+
+def _host_memory(world: World) -> int:
+    """Half of the host's bytes, shared by the processes there."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // world.local_world_size
 
 
 def _place(device: "torch.device", budget: Mapping[int | str, int]) -> dict[str, Any]:
