@@ -1,5 +1,7 @@
 """xDiT and ParaAttention where neither package is needed: settings, and what is refused in time."""
 
+import importlib.metadata
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -117,13 +119,12 @@ def test_good_plans_say_what_is_missing_and_what_is_approximate(models, plan_wor
 
 
 @pytest.mark.parametrize(
-    ("strategy", "extra"), [(XDit(ulysses_degree=2), "xdit"), (ParaAttention(), "para-attn")]
+    ("strategy", "extra"),
+    [(XDit(ulysses_degree=2), "xdit"), (ParaAttention(ulysses_degree=2), "para-attn")],
 )
 def test_a_start_without_the_package_is_refused_with_the_line_that_installs_it(
     models, monkeypatch, strategy, extra
 ):
-    import importlib.metadata
-
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -151,6 +152,16 @@ def test_xdit_without_a_gpu_is_refused_at_the_start(models, manifest, capsys):
     )  # fmt: skip
     with pytest.raises(StrategyError, match="needs a GPU, and there is none; use context_parallel"):
         XDit(ulysses_degree=2).resolve(asked, World(world_size=2))
+
+
+def test_what_xfuser_imports_and_does_not_declare(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "triton" or None)
+    XDit(ulysses_degree=2)._check_modules()
+    with pytest.raises(StrategyError, match="needs sageattention, .* pip install sageattention"):
+        XDit(ulysses_degree=2, attention_backend="sage")._check_modules()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StrategyError, match="pip install triton"):
+        XDit(ulysses_degree=2)._check_modules()
 
 
 def test_the_last_rank_of_an_xdit_replica_leads():

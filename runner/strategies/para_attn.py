@@ -66,6 +66,8 @@ class ParaAttention(StrategyBase):
 
     def resolve(self, asked: Asked, world: World) -> Resolution:
         self.layout(world)
+        if self.ranks == 1:
+            return Resolution(self)
         facts = ModelFacts.read(asked.folder)
         name = facts.denoiser_class
         if name not in MODELS:
@@ -74,7 +76,7 @@ class ParaAttention(StrategyBase):
                 f"use context_parallel or data_parallel for {asked.model}"
             )
         check_heads("para_attn", self.ulysses_degree, facts.heads, name)
-        if self.ranks > 1 and facts.text_varies and asked.batch_size > 1:
+        if facts.text_varies and asked.batch_size > 1:
             raise StrategyError(
                 f"strategy: para_attn with batch_size {asked.batch_size}: texts of unequal length "
                 f"need an attention mask, which para-attn does not share among ranks; use "

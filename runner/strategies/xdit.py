@@ -7,7 +7,7 @@ leaves the image on the last rank of the replica, which therefore leads.
 What xfuser would refuse deep in a call, or draw wrong, is refused here before weights load.
 """
 
-import importlib
+import importlib.util
 import logging
 import math
 from collections.abc import Mapping
@@ -35,6 +35,13 @@ Backend = Literal[
 ]
 NO_RING = ("sdpa", "flash_4")  # they do not return the log-sum-exp
 FLOAT32 = ("sdpa", "sdpa_efficient")
+# What a backend imports, and the package that has it.
+BACKEND_MODULES = {
+    "flash": ("flash_attn", "flash-attn"),
+    "flash_3": ("flash_attn_interface", "flash-attn-3"),
+    "flash_4": ("flash_attn", "flash-attn"),
+    "sage": ("sageattention", "sageattention"),
+}
 DEFAULT_HEIGHT = 1024  # of all these pipelines
 
 
@@ -91,6 +98,8 @@ class XDit(StrategyBase):
         check_lengths("xdit", self.sequence_ranks, asked, facts)
         self._check_device(asked)
         lines = check_package("xdit", XFUSER, asked)
+        if asked.device is not None:
+            self._check_modules()
         return Resolution(self, lines + self._remarks(facts))
 
     def _check_model(self, asked: Asked, facts: ModelFacts) -> Supported:
@@ -134,6 +143,17 @@ class XDit(StrategyBase):
                 "strategy: xdit needs a GPU, and there is none; use context_parallel, which also "
                 "runs on CPUs, or data_parallel"
             )
+
+    def _check_modules(self) -> None:
+        needed = [("triton", "triton")]  # xfuser does not declare it
+        if self.attention_backend in BACKEND_MODULES:
+            needed.append(BACKEND_MODULES[self.attention_backend])
+        for module, package in needed:
+            if importlib.util.find_spec(module) is None:
+                raise StrategyError(
+                    f"strategy: xdit: xfuser needs {module}, which is not installed: pip install "
+                    f"{package}"
+                )
 
     def _check_backend(self, asked: Asked) -> None:
         backend = self.attention_backend
@@ -205,14 +225,14 @@ class XDit(StrategyBase):
         return self.pipefusion_degree > 1 or not supported.transformer
 
     def _remarks(self, facts: ModelFacts) -> list[str]:
-        lines = []
         if self.pipefusion_degree > 1:
-            lines.append(
+            return [
                 f"PipeFusion is approximate: after {self.warmup_steps} warm-up steps its images "
                 f"differ from those of other strategies, though their fingerprints do not"
-            )
+            ]
         degrees = "+".join(name for name, degree in self.degrees.items() if degree > 1)
-        return lines + remarks(facts.denoiser_class, f"xdit {degrees}", "GPU")
+        backend = self.attention_backend or "of xfuser's choice"
+        return remarks(facts.denoiser_class, f"xdit {degrees}", backend)
 
     def load(self, source: Source, device: "torch.device", world: World) -> Any:
         if self.ranks == 1:
