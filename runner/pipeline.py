@@ -95,6 +95,7 @@ class Pipeline:
         self.rescue = rescue or Rescue()
         self.ladder = Ladder(pipe, device, self.rescue.on_out_of_memory)
         self._without_memory = 0  # images in a row
+        self.has_images = replica is None or replica.layout.is_leader
         self.about = {"strategy": kind, "device": device.type, "dtype": dtype}
         accepted = inspect.signature(pipe.__call__).parameters
         self._has_callback = "callback_on_step_end" in accepted
@@ -163,7 +164,8 @@ class Pipeline:
         failure = None
         try:
             images, unsafe = self._call(tasks)
-            pixels, finite = to_pixels(images)
+            if self.has_images:
+                pixels, finite = to_pixels(images)
         except DroppedError:
             raise
         except Exception as error:
@@ -174,7 +176,7 @@ class Pipeline:
                 raise
         if self.replica is not None:
             verdict = self.replica.settle((failure.kind, failure.error) if failure else None)
-            if not self.replica.layout.is_leader:
+            if not self.has_images:
                 return Failure(tasks[0], *verdict) if verdict else None
         if failure is None:
             seconds = round((time.perf_counter() - start) / len(tasks), 4)
@@ -195,18 +197,21 @@ class Pipeline:
         free_memory()
         return failure
 
-    def images(self, tasks: Sequence[Task]) -> torch.Tensor:
-        """Float images (B, C, H, W) from 0 to 1, on the pipeline's device.
+    def images(self, tasks: Sequence[Task]) -> Any:
+        """Float images (B, C, H, W) from 0 to 1, on the pipeline's device; on a rank that does not
+        lead its replica perhaps nothing.
 
         The noise comes from one CPU generator an image, so that it depends on the image's seed
         alone: not on the batch, the rank, the number of GPUs or their kind.
         """
         return self._call(tasks)[0]
 
-    def _call(self, tasks: Sequence[Task]) -> tuple[torch.Tensor, list[bool]]:
+    def _call(self, tasks: Sequence[Task]) -> tuple[Any, list[bool]]:
         """Images as `images` returns them, and which of them a safety checker found."""
         output = self.pipe(**self._arguments(tasks))
         images = getattr(output, "images", None)
+        if not self.has_images:
+            return images, []
         if not isinstance(images, torch.Tensor) or images.ndim != 4 or len(images) != len(tasks):
             raise TypeError(f"{type(self.pipe).__name__} did not return one image a prompt")
         unsafe = getattr(output, "nsfw_content_detected", None) or [False] * len(tasks)
@@ -304,10 +309,10 @@ class ModelSource:
             **arguments,
         )
 
-    def component(self, name: str, **arguments: Any) -> Any:
+    def component(self, name: str, *, model_class: Any = None, **arguments: Any) -> Any:
         library, class_name = index_of(self.folder, self.manifest.model.id)[name]
-        module = importlib.import_module(library)
-        return getattr(module, class_name).from_pretrained(
+        model_class = model_class or getattr(importlib.import_module(library), class_name)
+        return model_class.from_pretrained(
             self.folder,
             subfolder=name,
             dtype=self.dtype,

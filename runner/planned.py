@@ -35,7 +35,7 @@ def show(
     *,
     as_json: bool,
     machine: Machine | None = None,
-    out: TextIO = sys.stdout,
+    out: TextIO | None = None,
 ) -> None:
     """Print the plan, and what each strategy would need on a machine. Raises what the start of a
     run with this world size would raise, as far as the model's configs are at hand."""
@@ -74,7 +74,7 @@ def show(
     about = _about(manifest, plan, folder, layout, world_size, remarks, is_drawn=is_drawn)
     if machine is not None:
         about["comparison"] = compare(plan, machine)
-    (_print_json if as_json else _print_table)(about, tasks, out)
+    (_print_json if as_json else _print_table)(about, tasks, out or sys.stdout)
 
 
 def _owners(plan: Plan, layout: Layout) -> tuple[array[int], array[int]]:

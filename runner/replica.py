@@ -122,8 +122,9 @@ class Replica:
         patience_s = PATIENCE_S if failure else float("inf")
         try:
             if self.layout.is_leader:
-                for rank in range(1, self.layout.ranks_per_replica):
-                    self._hear(f"left/{rank}", self._calls, patience_s)
+                for rank in range(self.layout.ranks_per_replica):
+                    if rank != self.layout.leader:
+                        self._hear(f"left/{rank}", self._calls, patience_s)
                 self._say("verdict", self._calls, json.dumps(failure))
                 return failure
             self._say(f"left/{self.layout.rank_in_replica}", self._calls, json.dumps(failure))

@@ -131,7 +131,7 @@ def _make_images(
     expected = None
     if checks and replica.layout.is_leader:
         expected = reference(manifest, folder, device, rank.stop, world, first)
-    with replica_group(world, replica.layout, device):
+    with replica_group(world, replica.layout, device, binds_device=not strategy.own_groups):
         link = None if replica.is_alone else replica
         pipeline = load(manifest, folder, strategy, device, rank.stop, world, link)
         if checks:
