@@ -33,7 +33,8 @@ for try in 1 2 3; do
         -m runner "${job[@]}" &
     step=$!
     wait "$step"  # returns at a signal, too
-    while kill -0 "$step" 2> /dev/null; do
+    for ((waited = 0; waited < 80; waited++)); do
+        kill -0 "$step" 2> /dev/null || break
         # Again and again: a runner that is just starting removes an old stop file.
         [[ $signalled ]] && : > "$stop"
         sleep 1

@@ -50,6 +50,8 @@ def script(manifest: Path, output: Path, arguments: Sequence[str], request: Requ
         stop=f"stop-{part}" if request.array else "stop",
         shard=_SHARD.format(parts=request.array) if request.array else "",
         launch=_launch(request),
+        # For the launcher to end in; a step that hangs is ended by the requeue.
+        patience=request.signal_lead_s * 2 // 3,
     )
 
 
@@ -130,7 +132,8 @@ for try in 1 2 3; do
     {launch}
     step=$!
     wait "$step"  # returns at a signal, too
-    while kill -0 "$step" 2> /dev/null; do
+    for ((waited = 0; waited < {patience}; waited++)); do
+        kill -0 "$step" 2> /dev/null || break
         # Again and again: a runner that is just starting removes an old stop file.
         [[ $signalled ]] && : > "$stop"
         sleep 1

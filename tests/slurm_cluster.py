@@ -18,7 +18,7 @@ SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={dir}/munge.sock,cred_expire=5
+AuthInfo=socket={dir}/munge.sock,cred_expire=10
 CredType=cred/munge
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 ProctrackType=proctrack/linuxproc
@@ -31,7 +31,7 @@ SlurmdParameters=config_overrides
 SlurmctldParameters=enable_configless
 PropagateResourceLimits=NONE
 ReturnToService=2
-KillWait=10
+KillWait=5
 SlurmdTimeout=10
 SchedulerParameters=sched_interval=2,bf_interval=2,requeue_setup_env_fail
 StateSaveLocation={dir}/state
