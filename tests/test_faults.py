@@ -70,7 +70,7 @@ def test_a_restart_adds_nothing_where_there_is_nothing_to_gain(tmp_path: Path, w
         if what == "stop file":
             job.wait_for_images(2)
             (job.output / ".runner" / "stop").touch()
-        end = ended(process, 60)
+        end = ended(process, 150)
     assert end.code == 1
     assert end.err.count("000003.png in") == (what == "refusal")
     generations = {path.name[:6] for path in (job.output / ".runner" / "journal").glob("*")}
