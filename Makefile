@@ -4,10 +4,12 @@ PYTHON   ?= $(shell command -v python3.11 || command -v python3)
 MANIFEST ?= manifests/job.yaml
 NPROC    ?= 1
 ARGS     ?=
+FAULTS   ?= 200
+SEED     ?= 1
 BIN      := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check style clean
+.PHONY: help run test test-engines test-cluster chaos audit check style clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,7 +22,22 @@ else
 endif
 
 test: .venv/dev  ## all tests that need no extra service
-	$(BIN)/python -m pytest -m "not gpu and not cluster" $(ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not cluster and not engines" $(ARGS)
+
+test-engines: .venv-engines/dev  ## tests with the real xfuser and para-attn, in a .venv of their own
+	.venv-engines/bin/python -m pytest -m "engines and not gpu" $(ARGS)
+
+test-cluster: .venv/dev  ## tests on a real Slurm and on network namespaces; as root, on Debian or Ubuntu
+	@command -v slurmctld munged ip > /dev/null || { apt-get update -q && \
+	  apt-get install -qy --no-install-recommends slurm-wlm munge iproute2; }
+	$(BIN)/python -m pytest -m cluster $(ARGS)
+
+chaos: .venv/dev  ## FAULTS random faults in a row, from SEED
+	$(BIN)/python tests/chaos.py --faults $(FAULTS) --seed $(SEED)
+
+audit: .venv/dev  ## known weaknesses of what is installed
+	$(BIN)/python -m pip install -q pip-audit
+	$(BIN)/python -m pip_audit --skip-editable
 
 check: .venv/dev  ## lint, format and types, changing nothing
 	$(BIN)/ruff check .
@@ -32,7 +49,7 @@ style: .venv/dev  ## mend what `check` can mend
 	$(BIN)/ruff format .
 
 clean:  ## remove .venv/ and caches
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-engines build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/runner: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -41,4 +58,9 @@ clean:  ## remove .venv/ and caches
 
 .venv/dev: .venv/runner
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.venv-engines/dev: pyproject.toml constraints.txt
+	@test -x .venv-engines/bin/python || $(PYTHON) -m venv .venv-engines
+	.venv-engines/bin/python -m pip install -q -c constraints.txt -e '.[dev,xdit,para-attn]'
 	@touch $@

@@ -6,6 +6,7 @@ GPU and seconds an image. Ends within 8 minutes; what finds no time left is name
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -84,6 +85,19 @@ def strategies(count: int) -> list[tuple[int, str]]:
             ),
             (count, f"{{kind: tensor_parallel, degree: {degree}}}"),
         ]
+        found += [(count, strategy) for strategy in engines(degree)]
+    return found
+
+
+def engines(degree: int) -> list[str]:
+    """Those whose packages are installed. float32 leaves them Ulysses, and PipeFusion whose steps
+    are all warm-up steps."""
+    found = []
+    if importlib.util.find_spec("para_attn"):
+        found.append(f"{{kind: para_attn, ulysses_degree: {degree}}}")
+    if importlib.util.find_spec("xfuser"):
+        found.append(f"{{kind: xdit, ulysses_degree: {degree}}}")
+        found.append(f"{{kind: xdit, pipefusion_degree: {degree}, warmup_steps: 8}}")
     return found
 
 

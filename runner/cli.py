@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -13,14 +14,28 @@ from pathlib import Path
 from typing import Any
 
 import runner
-from runner.errors import ExitCode, LaunchError, ManifestError, ReplicaLostError, RunnerError
-from runner.lock import Shard
+from runner.errors import (
+    DiskError,
+    ExitCode,
+    InterruptedRunError,
+    LaunchError,
+    ManifestError,
+    ReplicaLostError,
+    RunnerError,
+    printable,
+)
+from runner.files import DISK_ERRORS
+from runner.folder import OutputFolder
+from runner.lock import Shard, live_shards
 from runner.manifest import Loaded, load
+from runner.stop import Stop
 from runner.world import World, world_from
 
 __all__ = ["main"]
 
-COMMANDS = ("run", "validate", "plan", "status")
+SAID_ONCE = (ManifestError, LaunchError, InterruptedRunError)
+DEFAULT_GRACE_S = 20.0  # until the manifest is read
+COMMANDS = ("run", "validate", "plan", "status", "stop", "slurm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(command(options))
     except RunnerError as error:
         if not error.is_told:
-            print(f"runner: {error}".replace("\n", "\nrunner: "), file=sys.stderr, flush=True)
+            told = printable(str(error)).replace("\n", "\nrunner: ")
+            print(f"runner: {told}", file=sys.stderr, flush=True)
         return int(error.exit_code)
     except BrokenPipeError:  # `runner plan job.yaml | head`
         with contextlib.suppress(OSError):
@@ -64,12 +80,27 @@ def _parser() -> argparse.ArgumentParser:
     status = _command(commands, "status", _status, "say how the output folder stands")
     status.add_argument("--exit-code", action="store_true", help=_EXIT_CODE)
     _add_parts(status)
+
+    _command(commands, "stop", _stop, "ask the jobs that work on the output folder to stop")
+
+    slurm = _command(commands, "slurm", _slurm, "print a batch script for Slurm")
+    slurm.add_argument("--nodes", type=_positive, default=1, metavar="N")
+    slurm.add_argument("--gpus-per-node", type=_positive, required=True, metavar="N")
+    slurm.add_argument("--time", required=True, metavar="T", help="the limit, as D-HH:MM:SS")
+    slurm.add_argument("--cpus-per-gpu", type=_positive, default=4, metavar="N")
+    slurm.add_argument("--partition", metavar="NAME")
+    slurm.add_argument("--array", type=_positive, metavar="N", help="N one-node jobs, a shard each")
+    slurm.add_argument(
+        "--signal-lead-s", type=_positive, default=120, metavar="S", help=_SIGNAL_LEAD
+    )
+    slurm.add_argument("--submit", action="store_true", help="give the script to sbatch")
     return parser
 
 
 _WORLD_SIZE = "processes (default: one a device of --devices, else 1)"
 _DEVICES = "compare the strategies on such a machine, as in 4x80GiB"
 _REGENERATE = "remake or remove finished images that the manifest no longer describes"
+_SIGNAL_LEAD = "seconds before the limit at which the job begins to stop"
 _SELF_CHECK = "first make one image by one rank too, and refuse to go on where they differ"
 _EXIT_CODE = "answer with 0 complete, 3 some failed, 75 not complete, 2 refused"
 
@@ -117,17 +148,23 @@ def _output(options: argparse.Namespace, loaded: Loaded) -> Path:
 
 
 def _run(options: argparse.Namespace) -> int:
+    stop = Stop(DEFAULT_GRACE_S)
+    stop.install()
     world = world_from()
+    if world.has_agent:
+        stop.watch_launcher()
     try:
-        return _run_rank(options, world)
+        return _run_rank(options, world, stop)
     except ReplicaLostError as error:
         print(f"runner: {error}", file=sys.stderr, flush=True)
         os._exit(int(error.exit_code))  # the end of a broken process group could wait
     except RunnerError as error:
-        if isinstance(error, ManifestError | LaunchError) and world.rank != 0:
+        if isinstance(error, SAID_ONCE) and world.rank != 0:
             error.is_told = True  # every rank reads the same file: rank 0 says it
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            raise DiskError(error.errno, f"{error.filename}: {error.strerror}") from None
         # No barrier and no clean-up that could wait: the launcher must see this exit at once.
         print(f"runner: rank {world.rank}: {type(error).__name__}: {error}", file=sys.stderr)
         logging.getLogger("runner").error(traceback.format_exc())
@@ -135,14 +172,12 @@ def _run(options: argparse.Namespace) -> int:
         os._exit(int(ExitCode.ERROR))
 
 
-def _run_rank(options: argparse.Namespace, world: World) -> int:
+def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> int:
     from runner.run import run
     from runner.start import Job
-    from runner.stop import Stop
 
     loaded = load(options.manifest, options.set)
-    stop = Stop(loaded.manifest.stop_grace_s)
-    stop.install()
+    stop.grace_s = loaded.manifest.stop_grace_s
     output = _output(options, loaded)
     _quiet(world)
     parts = (options.limit, options.regenerate, options.self_check, options.shard)
@@ -188,3 +223,27 @@ def _status(options: argparse.Namespace) -> int:
     summary = status(loaded, _output(options, loaded), options.limit, options.shard)
     print(json.dumps(summary, indent=2) if not options.exit_code else summary["sentence"])
     return int(summary["exit_code"]) if options.exit_code else ExitCode.COMPLETE
+
+
+def _stop(options: argparse.Namespace) -> int:
+    loaded = load(options.manifest, options.set)
+    folder = OutputFolder(_output(options, loaded), loaded.manifest.output)
+    jobs = live_shards(folder)
+    for shard in jobs:
+        folder.ask_to_stop(shard)
+    print(f"asked {len(jobs)} jobs to stop" if jobs else f"no job works on {folder.dir}")
+    return ExitCode.COMPLETE
+
+
+def _slurm(options: argparse.Namespace) -> int:
+    from runner.slurm import Request, script, submit
+
+    loaded = load(options.manifest, options.set)
+    names = [field.name for field in dataclasses.fields(Request)]
+    request = Request(**{name: getattr(options, name) for name in names})
+    given = [word for assignment in options.set for word in ("--set", assignment)]
+    if options.output is not None:
+        given += ["--output", str(options.output)]
+    text = script(options.manifest, _output(options, loaded), given, request)
+    print(submit(text) if options.submit else text, end="\n" if options.submit else "")
+    return ExitCode.COMPLETE

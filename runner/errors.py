@@ -8,6 +8,7 @@ RunnerError                    exit 1
 │   │   └── OfflineError       not in the cache, and the hub cannot be reached
 │   ├── StrategyError          a strategy's preconditions
 │   └── FolderError            the output folder: foreign files, another job, changed images
+├── GaveUpError                exit 3: one fault after the other, so this rank makes no more
 ├── DiskError                  exit 1: no space, read-only, broken: that work stops
 ├── ReplicaLostError           exit 1: a rank failed where the others of its replica cannot follow
 └── InterruptedRunError        exit 75: ended before every image was there; run again to go on
@@ -21,6 +22,7 @@ __all__ = [
     "DiskError",
     "ExitCode",
     "FolderError",
+    "GaveUpError",
     "InterruptedRunError",
     "LaunchError",
     "ManifestError",
@@ -31,6 +33,7 @@ __all__ = [
     "ReplicaLostError",
     "RunnerError",
     "StrategyError",
+    "printable",
     "refusal",
 ]
 
@@ -111,8 +114,17 @@ class ReplicaLostError(RunnerError):
     """The other ranks of the replica wait in a collective: only the end of their process helps."""
 
 
+class GaveUpError(RunnerError):
+    exit_code = ExitCode.FAILED
+
+
 class InterruptedRunError(RunnerError):
     exit_code = ExitCode.INCOMPLETE
+
+
+def printable(text: str) -> str:
+    """Words from a manifest for a terminal: control characters, which may command it, replaced."""
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
 def refusal(message: str, exit_code: int) -> RunnerError:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from runner.errors import DiskError
 
-__all__ = ["TEMPORARY", "create", "launch_of", "replace"]
+__all__ = ["CLAIM", "DISK_ERRORS", "TEMPORARY", "create", "launch_of", "replace"]
 
 TEMPORARY = ".part"  # the ending of a file that is being written
+CLAIM = ".claim"  # holds the launch that may rename to the name before the ending
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EOPNOTSUPP}
 
@@ -18,12 +19,12 @@ NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EOPNOTSUPP}
 def create(path: Path, chunks: Iterable[bytes], launch: str) -> None:
     """Give the bytes the name `path`, whole and durable.
 
-    Raises FileExistsError where the name is taken; DiskError where the disk is full, read-only or
-    broken; OSError for anything else.
+    Raises FileExistsError where the name is taken; DiskError for whatever else the disk refuses:
+    it is full, read-only, broken, gone.
     """
     temporary = _write(path, chunks, launch)
     try:
-        _link(temporary, path)
+        _link(temporary, path, launch)
     except FileExistsError:
         raise
     except OSError as error:
@@ -69,7 +70,7 @@ def _write(path: Path, chunks: Iterable[bytes], launch: str) -> Path:
     return temporary
 
 
-def _link(temporary: Path, path: Path) -> None:
+def _link(temporary: Path, path: Path, launch: str) -> None:
     """Raises FileExistsError where the name is taken: `os.rename` would overwrite it."""
     try:
         os.link(temporary, path)
@@ -77,9 +78,11 @@ def _link(temporary: Path, path: Path) -> None:
         if error.errno not in NO_LINKS:
             raise
         # A file system without hard links: only the holder of the claim may rename to the name.
-        claim = path.parent / f".{path.name}.claim"
-        os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
+        claim = path.parent / f".{path.name}{CLAIM}"
+        descriptor = os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
+            os.write(descriptor, launch.encode())
+            os.close(descriptor)
             if os.path.lexists(path):
                 raise FileExistsError(errno.EEXIST, "exists", str(path)) from None
             os.rename(temporary, path)
@@ -87,7 +90,5 @@ def _link(temporary: Path, path: Path) -> None:
             claim.unlink()
 
 
-def _told(error: OSError, path: Path) -> OSError:
-    if error.errno in DISK_ERRORS:
-        return DiskError(error.errno, f"{path}: {error.strerror}")
-    return error
+def _told(error: OSError, path: Path) -> DiskError:
+    return DiskError(error.errno, f"{path}: {error.strerror}")

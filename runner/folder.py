@@ -17,10 +17,11 @@ HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your
 
 @dataclass(slots=True)
 class Scan:
-    """What lies in the folder: image names with their sizes, and temporary files."""
+    """What lies in the folder: image names with their sizes, temporary files with the launches
+    that wrote them."""
 
     sizes: dict[str, int]
-    temporaries: list[Path]
+    temporaries: list[tuple[Path, str]]
 
 
 class OutputFolder:
@@ -41,6 +42,10 @@ class OutputFolder:
     def image(self, index: int) -> Path:
         return self.dir / image_name(index, self.images_per_folder)
 
+    def stop_file(self, shard: tuple[int, int] | None) -> Path:
+        """Its existence asks the job to stop; each job of an array has its own."""
+        return self.own / (f"stop-{shard[0]}-of-{shard[1]}" if shard else "stop")
+
     def was_run(self) -> bool:
         return self.own.is_dir()
 
@@ -53,8 +58,25 @@ class OutputFolder:
             self.own.mkdir(exist_ok=True)
         except OSError as error:
             raise FolderError(f"{self.dir}: {error.strerror}") from None
-        if self.own.is_symlink():
-            raise FolderError(f"{self.own}: a link; the runner's own folder must be a real one")
+        self._refuse_links()
+
+    def _refuse_links(self) -> None:
+        """A link in a folder from elsewhere would make us write where it leads."""
+        ours = (self.own, self.journals, self.locks, self.locks / "guard", self.logs)
+        reports = (self.manifest, self.metadata, self.failures, self.summary)
+        folders = [p for p in self.dir.iterdir() if p.name.isdecimal()] if self._nests else []
+        for path in (*ours, *reports, *folders):
+            if path.is_symlink():
+                raise FolderError(f"{path}: a link, which the runner does not follow; remove it")
+
+    @property
+    def _nests(self) -> bool:
+        return self.images_per_folder is not None
+
+    def ask_to_stop(self, shard: tuple[int, int] | None) -> None:
+        """Make the stop file."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+        os.close(os.open(self.stop_file(shard), flags, 0o666))
 
     def _refuse_foreign(self) -> None:
         for path in (self.manifest, self.metadata, self.failures, self.summary):
@@ -79,8 +101,8 @@ class OutputFolder:
     def _scan_into(self, found: Scan, directory: Path, prefix: str) -> None:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if files.launch_of(entry.name):
-                    found.temporaries.append(Path(entry.path))
+                if (launch := _writer_of(entry)) is not None:
+                    found.temporaries.append((Path(entry.path), launch))
                 elif entry.name.endswith(".png"):
                     # Links count as they are: a link is no image of ours, wherever it leads.
                     size = entry.stat(follow_symlinks=False).st_size
@@ -92,3 +114,11 @@ class OutputFolder:
                     and entry.is_dir(follow_symlinks=False)
                 ):
                     self._scan_into(found, Path(entry.path), f"{entry.name}/")
+
+
+def _writer_of(entry: "os.DirEntry[str]") -> str | None:
+    """The launch that a temporary file or a claim is of, or None for any other file."""
+    if entry.name.startswith(".") and entry.name.endswith(f".png{files.CLAIM}"):
+        with contextlib.suppress(OSError):
+            return Path(entry.path).read_bytes()[:64].decode(errors="replace")
+    return files.launch_of(entry.name)

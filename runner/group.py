@@ -19,8 +19,14 @@ TIMEOUT = timedelta(minutes=30)
 
 
 @contextlib.contextmanager
-def replica_group(world: World, layout: Layout, device: "torch.device") -> Iterator[None]:
-    """The replica's ranks as torch's default group; nothing for a replica of one rank."""
+def replica_group(
+    world: World, layout: Layout, device: "torch.device", *, binds_device: bool = True
+) -> Iterator[None]:
+    """The replica's ranks as torch's default group; nothing for a replica of one rank.
+
+    A group bound to its device makes its communicator at once, and groups of its parts from it,
+    which packages that make groups by themselves do not expect.
+    """
     if layout.ranks_per_replica == 1:
         yield
         return
@@ -34,7 +40,7 @@ def replica_group(world: World, layout: Layout, device: "torch.device") -> Itera
     # Small numbers (the "anything" variants gather lengths) go over the CPU's backend.
     backend = of_device if is_cpu else f"cpu:gloo,{device.type}:{of_device}"
     torch.zeros(1, device=device)  # a device mesh would choose another device before its first use
-    store = raw_store(world, f"group/{layout.replica}")
+    store = raw_store(world, f"{world.restart}/group/{layout.replica}")
     store.set_timeout(TIMEOUT)
     dist.init_process_group(
         backend,
@@ -42,7 +48,7 @@ def replica_group(world: World, layout: Layout, device: "torch.device") -> Itera
         rank=layout.rank_in_replica,
         world_size=layout.ranks_per_replica,
         timeout=TIMEOUT,
-        device_id=None if is_cpu else device,
+        device_id=None if is_cpu or not binds_device else device,
     )
     yield
     # Only after orderly work: a broken group may wait for ranks that are gone.

@@ -58,7 +58,7 @@ def read_text(path: Path, *, whole: bool = False) -> dict[str, str] | None:
                     return None
             texts = getattr(image, "text", {}) if whole else image.info
             return {str(key): value for key, value in texts.items() if isinstance(value, str)}
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
 
 

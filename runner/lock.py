@@ -16,7 +16,7 @@ from runner import files
 from runner.errors import FolderError
 from runner.folder import OutputFolder
 
-__all__ = ["FolderLock", "Shard", "live_launches"]
+__all__ = ["FolderLock", "Shard", "live_launches", "live_shards"]
 
 HEARTBEAT_S = 3.0
 DEAD_AFTER_S = 30.0  # without a heartbeat, for an owner on another machine
@@ -88,6 +88,16 @@ class FolderLock:
                 os.utime(self.path)
 
 
+def live_shards(folder: OutputFolder) -> list[Shard | None]:
+    """What the living jobs on the folder do: a shard each, or None for all of it."""
+    found: list[Shard | None] = []
+    for path in sorted(folder.locks.glob("*.json")) if folder.locks.is_dir() else []:
+        owner = _read(path)
+        if is_alive(path, owner, 0.0):
+            found.append(tuple(owner["shard"]) if owner.get("shard") else None)
+    return found
+
+
 def live_launches(folder: OutputFolder, *, wait: bool = False) -> set[str]:
     """The launches that hold a lock on the folder and live, as far as can be seen (`wait`: as far
     as waiting for a heartbeat tells)."""
@@ -142,9 +152,15 @@ def _guard(path: Path, patience_s: float = 2 * DEAD_AFTER_S) -> Iterator[None]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    return values if isinstance(values, dict) else {}
+    return values if isinstance(values, dict) and _is_owner(values) else {}
+
+
+def _is_owner(values: dict[str, Any]) -> bool:
+    shard = values.get("shard")
+    is_shard = isinstance(shard, list) and [type(part) for part in shard] == [int, int]
+    return type(values.get("pid")) is int and (shard is None or is_shard)
 
 
 def _mtime(path: Path) -> int | None:

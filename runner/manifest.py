@@ -115,6 +115,8 @@ class Manifest(Settings):
     batch_size: Annotated[int, Field(ge=1)] = 1
     max_failures: Annotated[int, Field(ge=1)] | None = None
     stop_grace_s: Annotated[float, Field(gt=0)] = 20.0
+    on_out_of_memory: Literal["fail", "tile", "offload"] = "fail"
+    on_flagged: Literal["keep", "skip", "fail"] = "keep"
     parameters: Parameters = Field(default_factory=dict)
     prompts: Annotated[
         Annotated[InlinePrompts, Tag("<prompt>"), Field(min_length=1, strict=False)]

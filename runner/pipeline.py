@@ -2,11 +2,10 @@
 
 import importlib
 import inspect
-import json
 import logging
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,21 +15,21 @@ import torch
 from numpy.typing import NDArray
 
 from runner.encoders import encode_once
-from runner.errors import ModelError
-from runner.manifest import Manifest, ModelSpec
+from runner.errors import GaveUpError, ModelError
+from runner.manifest import Manifest
 from runner.model import index_of
-from runner.plan import Plan, Task, is_text
+from runner.plan import Task, is_text
 from runner.replica import Replica
-from runner.settings import nearest
+from runner.rescue import Ladder, free_memory, is_known_to_overflow, vae_in_float32
 from runner.stop import Stop
 from runner.strategies import StrategyBase
 from runner.world import World
 
-__all__ = ["DroppedError", "Failure", "Image", "Pipeline", "Renderer", "check", "load"]
+__all__ = ["DroppedError", "Failure", "Image", "Pipeline", "Renderer", "load"]
 
 log = logging.getLogger(__name__)
 
-ALONE = World()
+WITHOUT_MEMORY_IN_A_ROW = 3
 
 
 class DroppedError(Exception):
@@ -49,16 +48,32 @@ class Image:
 @dataclass(frozen=True, slots=True)
 class Failure:
     task: Task
-    kind: str  # error, non-finite, out-of-memory
+    kind: str  # error, non-finite, out-of-memory, flagged, skipped
     error: str
     trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """What the manifest says about images in trouble."""
+
+    on_out_of_memory: str = "fail"
+    on_flagged: str = "keep"
 
 
 class Renderer(Protocol):
     """What the run needs of a pipeline: `fake.FakePipeline` is another."""
 
-    def render(self, tasks: Sequence[Task]) -> Iterator[Image | Failure]:
-        """A result per task, in order. Raises DroppedError, and what no other image survives."""
+    def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
+        """Batches that will be rendered next."""
+
+    def render(
+        self, tasks: Sequence[Task], degraded: Sequence[str] = ()
+    ) -> Iterator[Image | Failure]:
+        """A result per task, in order; `degraded` goes into their records.
+
+        Raises DroppedError, and what no other image survives.
+        """
 
 
 class Pipeline:
@@ -71,33 +86,76 @@ class Pipeline:
         dtype: str,
         kind: str,
         stop: Stop,
+        rescue: Rescue | None = None,
         replica: Replica | None = None,
     ) -> None:
         self.pipe = pipe
         self.stop = stop
         self.replica = replica
+        self.rescue = rescue or Rescue()
+        self.ladder = Ladder(pipe, device, self.rescue.on_out_of_memory)
+        self._without_memory = 0  # images in a row
+        self.has_images = replica is None or replica.layout.is_leader
         self.about = {"strategy": kind, "device": device.type, "dtype": dtype}
         accepted = inspect.signature(pipe.__call__).parameters
         self._has_callback = "callback_on_step_end" in accepted
 
-    def render(self, tasks: Sequence[Task]) -> Iterator[Image | Failure]:
-        """A batch that fails as a whole is made again one by one: the others must not suffer.
+    def render(
+        self, tasks: Sequence[Task], degraded: Sequence[str] = ()
+    ) -> Iterator[Image | Failure]:
+        """A batch that fails as a whole is made again in parts: the others must not suffer. Only
+        the leader of a replica yields; its other ranks compute along. Raises GaveUpError after
+        several images in a row for which there was no memory."""
+        for result in self._render(tasks, degraded):
+            if isinstance(result, Failure) and result.kind == "non-finite":
+                result = self._in_float32(result, degraded)
+            self._count_memory(result)
+            yield self._judged(result)
 
-        Only the leader of a replica yields; its other ranks compute along.
-        """
-        failure = yield from self._attempt(tasks, [])
+    def _render(self, tasks: Sequence[Task], degraded: Sequence[str]) -> Iterator[Image | Failure]:
+        failure = yield from self._attempt(tasks, degraded)
         if failure is None:
             return
+        is_memory = failure.kind == "out-of-memory"
         if len(tasks) == 1:
-            yield failure
+            if is_memory and self.ladder.step():
+                yield from self._render(tasks, degraded)
+            else:
+                yield failure
             return
-        log.warning("a batch failed (%s); its images are made one by one", failure.error)
-        for task in tasks:
-            alone = yield from self._attempt([task], ["batch split"])
-            if alone is not None:
-                yield alone
+        log.warning("a batch failed (%s); its images are made in parts", failure.error)
+        size = (len(tasks) + 1) // 2 if is_memory else 1
+        for start in range(0, len(tasks), size):
+            yield from self._render(tasks[start : start + size], _with(degraded, "batch split"))
 
-    def _attempt(self, tasks: Sequence[Task], degraded: list[str]) -> Any:
+    def _in_float32(self, failure: Failure, degraded: Sequence[str]) -> Image | Failure:
+        """The image once more, alone and decoded in float32, where its VAE is known for it."""
+        if self.replica is not None or not is_known_to_overflow(self.pipe):
+            return failure  # the other ranks of a replica do not know of it
+        with vae_in_float32(self.pipe):
+            results = [*self._attempt([failure.task], _with(degraded, "vae float32"))]
+        return results[0] if results else failure
+
+    def _count_memory(self, result: Image | Failure) -> None:
+        is_without = isinstance(result, Failure) and result.kind == "out-of-memory"
+        self._without_memory = self._without_memory + 1 if is_without else 0
+        if self._without_memory == WITHOUT_MEMORY_IN_A_ROW:
+            raise GaveUpError(
+                f"{WITHOUT_MEMORY_IN_A_ROW} images in a row found no memory; use smaller images, "
+                f"on_out_of_memory: offload, or a strategy that spreads the model"
+            )
+
+    def _judged(self, result: Image | Failure) -> Image | Failure:
+        """As the manifest says for a black image, or one that the safety checker found."""
+        reason = result.made.get("flagged") if isinstance(result, Image) else None
+        if reason is None or self.rescue.on_flagged == "keep":
+            return result
+        kind = "skipped" if self.rescue.on_flagged == "skip" else "flagged"
+        return Failure(result.task, kind, f"flagged: {reason}")
+
+    def _attempt(
+        self, tasks: Sequence[Task], degraded: Sequence[str]
+    ) -> Generator[Image | Failure, None, Failure | None]:
         """Yield the batch's images; return a Failure where the call itself failed.
 
         The exception is gone when this returns: its frames would keep the batch's tensors alive.
@@ -105,7 +163,9 @@ class Pipeline:
         start = time.perf_counter()
         failure = None
         try:
-            pixels, finite = to_pixels(self.images(tasks))
+            images, unsafe = self._call(tasks)
+            if self.has_images:
+                pixels, finite = to_pixels(images)
         except DroppedError:
             raise
         except Exception as error:
@@ -115,35 +175,47 @@ class Pipeline:
             if is_fatal(error):
                 raise
         if self.replica is not None:
-            verdict = self.replica.settle(failure.error if failure else None)
-            if not self.replica.layout.is_leader:
-                return Failure(tasks[0], "error", verdict) if verdict else None
+            verdict = self.replica.settle((failure.kind, failure.error) if failure else None)
+            if not self.has_images:
+                return Failure(tasks[0], *verdict) if verdict else None
         if failure is None:
             seconds = round((time.perf_counter() - start) / len(tasks), 4)
-            for task, image, is_finite in zip(tasks, pixels, finite, strict=True):
+            steps = [*degraded, *self.ladder.taken]
+            how = {"batch_size": len(tasks), "degraded": steps, "seconds": seconds}
+            for task, image, is_finite, is_unsafe in zip(
+                tasks, pixels, finite, unsafe, strict=True
+            ):
                 if not is_finite:
                     yield Failure(task, "non-finite", "the image has values that are not finite")
                     continue
                 height, width = image.shape[:2]
-                size = {"width": width, "height": height}
-                how = {"batch_size": len(tasks), "degraded": degraded, "seconds": seconds}
-                yield Image(task, image, {**size, **self.about, **how})
+                made = {"width": width, "height": height, **self.about, **how}
+                if is_unsafe or not image[..., :3].any():
+                    made["flagged"] = "safety checker" if is_unsafe else "black"
+                yield Image(task, image, made)
             return None
-        if failure.kind == "out-of-memory" and torch.accelerator.is_available():
-            torch.accelerator.empty_cache()
+        free_memory()
         return failure
 
-    def images(self, tasks: Sequence[Task]) -> torch.Tensor:
-        """Float images (B, C, H, W) from 0 to 1, on the pipeline's device.
+    def images(self, tasks: Sequence[Task]) -> Any:
+        """Float images (B, C, H, W) from 0 to 1, on the pipeline's device; on a rank that does not
+        lead its replica perhaps nothing.
 
         The noise comes from one CPU generator an image, so that it depends on the image's seed
         alone: not on the batch, the rank, the number of GPUs or their kind.
         """
+        return self._call(tasks)[0]
+
+    def _call(self, tasks: Sequence[Task]) -> tuple[Any, list[bool]]:
+        """Images as `images` returns them, and which of them a safety checker found."""
         output = self.pipe(**self._arguments(tasks))
         images = getattr(output, "images", None)
+        if not self.has_images:
+            return images, []
         if not isinstance(images, torch.Tensor) or images.ndim != 4 or len(images) != len(tasks):
             raise TypeError(f"{type(self.pipe).__name__} did not return one image a prompt")
-        return images
+        unsafe = getattr(output, "nsfw_content_detected", None) or [False] * len(tasks)
+        return images, [bool(one) for one in unsafe]
 
     def _arguments(self, tasks: Sequence[Task]) -> dict[str, Any]:
         """Of the pipeline call."""
@@ -185,6 +257,10 @@ class Pipeline:
         return on_step
 
 
+def _with(degraded: Sequence[str], step: str) -> list[str]:
+    return [*degraded, step] if step not in degraded else [*degraded]
+
+
 def to_pixels(images: torch.Tensor) -> tuple[NDArray[np.uint8], list[bool]]:
     """(B, C, H, W) from 0 to 1 → bytes (B, H, W, C), rounded as diffusers does for PIL images, and
     which of them are finite. Converted on the device: a quarter of the bytes to move."""
@@ -207,72 +283,6 @@ def quiet_libraries() -> None:
     for logging_of in (diffusers.utils.logging, transformers.utils.logging):
         logging_of.disable_progress_bar()
         logging_of.set_verbosity_error()
-
-
-def check(plan: Plan, folder: Path) -> None:
-    """Everything that the model's configs tell about the manifest, before weights load.
-
-    Raises ModelError for a pipeline that is unknown or takes no prompt, parameters that its call
-    does not take, sizes that it would round.
-    """
-    quiet_libraries()
-    spec = plan.manifest.model
-    index = index_of(folder, spec.id)
-    if isinstance(index["_class_name"], str):
-        _check_parameters(plan, spec, index["_class_name"])
-    multiple = _size_multiple(folder, index)
-    for size, place in plan.sizes.items():
-        for name, value in zip(("height", "width"), size, strict=True):
-            if value is not None and value % multiple:
-                low = value // multiple * multiple
-                valid = " or ".join(str(v) for v in (low, low + multiple) if v)
-                raise ModelError(
-                    f"prompts[{place}]: {name} {value} is no multiple of {multiple}, which "
-                    f"{spec.id} needs; use {valid}"
-                )
-
-
-def _check_parameters(plan: Plan, spec: ModelSpec, class_name: str) -> None:
-    import diffusers
-
-    pipeline_class = getattr(diffusers, class_name, None)
-    if pipeline_class is None:
-        raise ModelError(f"{spec.id}: diffusers {diffusers.__version__} has no {class_name}")
-    accepted = inspect.signature(pipeline_class.__call__).parameters
-    if "prompt" not in accepted or "generator" not in accepted:
-        raise ModelError(f"{spec.id}: {class_name} makes no images from prompts")
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
-        return
-    known = {name: name for name in accepted if name not in ("self", "prompt")}
-    unknown = [
-        f"prompts[{place}]: {class_name} takes no {name}{nearest(name, known)}"
-        for name, place in plan.names.items()
-        if name not in known
-    ]
-    if unknown:
-        raise ModelError("\n".join(unknown))
-
-
-def _size_multiple(folder: Path, index: Mapping[str, Any]) -> int:
-    """What height and width must be multiples of: the VAE's factor times the transformer's patch
-    (FLUX and Qwen-Image pack 2×2 latents before it, and so have 4 times the VAE's channels)."""
-    vae = _config(folder, "vae")
-    blocks = vae.get("block_out_channels") or vae.get("temperal_downsample")
-    if not blocks:
-        return 1
-    factor = 2 ** (len(blocks) - ("block_out_channels" in vae))
-    transformer = _config(folder, "transformer")
-    latents = vae.get("latent_channels") or vae.get("z_dim")
-    if latents and transformer.get("in_channels") == 4 * latents:
-        return int(factor * 2)
-    patch = transformer.get("patch_size")
-    return int(factor * (patch if isinstance(patch, int) else 1))
-
-
-def _config(folder: Path, component: str) -> dict[str, Any]:
-    path = folder / component / "config.json"
-    values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return values if isinstance(values, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,10 +309,10 @@ class ModelSource:
             **arguments,
         )
 
-    def component(self, name: str, **arguments: Any) -> Any:
+    def component(self, name: str, *, model_class: Any = None, **arguments: Any) -> Any:
         library, class_name = index_of(self.folder, self.manifest.model.id)[name]
-        module = importlib.import_module(library)
-        return getattr(module, class_name).from_pretrained(
+        model_class = model_class or getattr(importlib.import_module(library), class_name)
+        return model_class.from_pretrained(
             self.folder,
             subfolder=name,
             dtype=self.dtype,
@@ -325,7 +335,7 @@ def load(
     strategy: StrategyBase,
     device: torch.device,
     stop: Stop,
-    world: World = ALONE,
+    world: World,
     replica: Replica | None = None,
 ) -> Pipeline:
     """The pipeline where the strategy puts it. Raises ModelError where diffusers refuses."""
@@ -340,7 +350,10 @@ def load(
     for name, component in pipe.components.items():
         if isinstance(component, torch.nn.Module):
             log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))
-    return Pipeline(pipe, device, manifest.dtype, strategy.kind, stop, replica)
+    rescue = Rescue(manifest.on_out_of_memory, manifest.on_flagged)
+    if replica is not None and rescue.on_out_of_memory == "offload":
+        rescue = Rescue("tile", rescue.on_flagged)  # a split model cannot leave its devices
+    return Pipeline(pipe, device, manifest.dtype, strategy.kind, stop, rescue, replica)
 
 
 def _dtypes(module: torch.nn.Module) -> str:

@@ -11,11 +11,12 @@ from typing import Any, TextIO
 
 from runner import model
 from runner.compare import compare, table
-from runner.errors import OfflineError
+from runner.errors import OfflineError, printable
 from runner.folder import OutputFolder
 from runner.images import image_name
 from runner.manifest import Loaded, Manifest, decide, fill
 from runner.plan import Fingerprints, Plan, Task
+from runner.preflight import check
 from runner.shard import shard
 from runner.start import asked, notices, recorded_in
 from runner.strategies import Layout
@@ -34,7 +35,7 @@ def show(
     *,
     as_json: bool,
     machine: Machine | None = None,
-    out: TextIO = sys.stdout,
+    out: TextIO | None = None,
 ) -> None:
     """Print the plan, and what each strategy would need on a machine. Raises what the start of a
     run with this world size would raise, as far as the model's configs are at hand."""
@@ -50,10 +51,8 @@ def show(
         plan = Plan(manifest, loaded.prompts, loaded.path)
         world = World(world_size=world_size)
         layout = manifest.strategy.layout(world)
-        from runner import pipeline
-
         configs = model.configs(manifest.model)
-        pipeline.check(plan, configs)
+        check(plan, configs)
         found = manifest.strategy.resolve(asked(plan, configs, world, None, machine), world)
         remarks += [line for line in (found.choice, *found.remarks) if line]
         manifest = manifest.model_copy(update={"strategy": found.strategy})
@@ -71,12 +70,11 @@ def show(
             f"{len(plan)} images in one folder are slow to list; set "
             f"output: {{images_per_folder: 1000}}"
         )
-    owner = _owners(plan, layout)
-    tasks = _tasks(plan, owner, fingerprints, is_drawn=is_drawn)
+    tasks = _tasks(plan, layout, fingerprints, is_drawn=is_drawn)
     about = _about(manifest, plan, folder, layout, world_size, remarks, is_drawn=is_drawn)
     if machine is not None:
         about["comparison"] = compare(plan, machine)
-    (_print_json if as_json else _print_table)(about, tasks, out)
+    (_print_json if as_json else _print_table)(about, tasks, out or sys.stdout)
 
 
 def _owners(plan: Plan, layout: Layout) -> tuple[array[int], array[int]]:
@@ -90,11 +88,12 @@ def _owners(plan: Plan, layout: Layout) -> tuple[array[int], array[int]]:
 
 def _tasks(
     plan: Plan,
-    owner: tuple[array[int], array[int]],
+    layout: Layout,
     fingerprints: Fingerprints | None,
     *,
     is_drawn: bool,
 ) -> Iterator[dict[str, Any]]:
+    owner = _owners(plan, layout)
     for task in plan.tasks():
         yield {
             "index": task.index,
@@ -178,7 +177,7 @@ def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]], out: Te
     for task in tasks:
         seed = "drawn" if task["seed"] is None else task["seed"]
         own = {k: v for k, v in task["parameters"].items() if about["parameters"].get(k) != v}
-        words = " ".join(task["prompt"].split())
+        words = printable(" ".join(task["prompt"].split()))
         words = words if len(words) <= 60 else words[:59] + "…"
         print(
             f"{task['index']:>5}  {task['file_name']:<18} {seed:>10}  {task['batch']:>5}  "

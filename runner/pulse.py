@@ -20,6 +20,7 @@ class Pulse:
         self.store = store
         self.rank = rank
         self.world_size = world_size
+        self._gone: list[int] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
         if world_size > 1:
@@ -47,10 +48,10 @@ class Pulse:
         return None
 
     def wait_for_all(self, patience_s: Callable[[], float]) -> list[int]:
-        """Wait until every other rank has ended or gives no beat for `patience_s`; those gone."""
+        """Wait until every other rank has ended or gives no beat for `patience_s`; all those that
+        were found gone, now or before."""
         watch = _Watch(self.store, 0)
-        waiting = set(range(self.world_size)) - {self.rank}
-        gone: list[int] = []
+        waiting = set(range(self.world_size)) - {self.rank, *self._gone}
         while waiting:
             if self.store.add("ended", 0) >= self.world_size:
                 break
@@ -60,9 +61,9 @@ class Pulse:
                     waiting.discard(rank)
                 elif watch.is_gone(rank):
                     waiting.discard(rank)
-                    gone.append(rank)
+                    self._gone.append(rank)
             time.sleep(POLL_S)
-        return gone
+        return self._gone
 
     def watch(self, patience_s: float = 30.0) -> Callable[[int], bool]:
         """Tells of a rank whether it is gone: no beat for so long, and it has not ended."""

@@ -30,6 +30,8 @@ WATCH_S = 0.5
 FIRST_POLL_S, LAST_POLL_S = 0.001, 0.02
 END = -1
 
+Fault = tuple[str, str]  # its kind and its words
+
 
 class Replica:
     """One rank's link to the others of its replica. Use as a context manager: while it is open, the
@@ -85,10 +87,13 @@ class Replica:
         if self.is_alone:
             yield from numbers
             return
-        for number in numbers:
-            self._say_batch(number)
-            yield number
-        self._say_batch(END)
+        try:
+            for number in numbers:
+                self._say_batch(number)
+                yield number
+        finally:  # also where the leader stops asking
+            with contextlib.suppress(StoreLostError):
+                self._say_batch(END)
 
     def follow(self) -> Iterator[int]:
         """The batches that the leader says, until it says that there are no more."""
@@ -105,7 +110,7 @@ class Replica:
 
     # --- how a call ended ----------------------------------------------------------------------
 
-    def settle(self, failure: str | None) -> str | None:
+    def settle(self, failure: Fault | None) -> Fault | None:
         """Call it on every rank after every pipeline call, with what failed there.
 
         Returns the leader's own failure, on all ranks: where the leader has an image, it is whole.
@@ -117,16 +122,18 @@ class Replica:
         patience_s = PATIENCE_S if failure else float("inf")
         try:
             if self.layout.is_leader:
-                for rank in range(1, self.layout.ranks_per_replica):
-                    self._hear(f"left/{rank}", self._calls, patience_s)
+                for rank in range(self.layout.ranks_per_replica):
+                    if rank != self.layout.leader:
+                        self._hear(f"left/{rank}", self._calls, patience_s)
                 self._say("verdict", self._calls, json.dumps(failure))
                 return failure
             self._say(f"left/{self.layout.rank_in_replica}", self._calls, json.dumps(failure))
-            verdict: str | None = json.loads(self._hear("verdict", self._calls, patience_s))
+            verdict: Fault | None = json.loads(self._hear("verdict", self._calls, patience_s))
         except TimeoutError:
             raise ReplicaLostError(
                 f"rank {self.pulse.rank} failed alone in a replica of "
-                f"{self.layout.ranks_per_replica} ranks: {failure}; run the same command again"
+                f"{self.layout.ranks_per_replica} ranks: {failure and failure[1]}; run the same "
+                f"command again"
             ) from None
         return verdict
 

@@ -1,5 +1,6 @@
 """Journals → metadata.jsonl, failures.jsonl and summary.json, which say how the folder stands."""
 
+import collections
 import dataclasses
 import json
 import time
@@ -11,7 +12,7 @@ from runner import files
 from runner.errors import ExitCode
 from runner.folder import OutputFolder
 from runner.images import image_name
-from runner.journal import Record
+from runner.journal import Record, is_skip
 from runner.plan import Fingerprints, Plan, Task
 
 __all__ = [
@@ -36,6 +37,7 @@ class Counts:
     total: int
     done: int = 0
     failed: int = 0
+    skipped: int = 0  # flagged, and the manifest says on_flagged: skip
     made: int = 0  # of those done, the ones of this launch
     left: int = 0  # of those that this launch was asked for, not done
     left_failed: int = 0  # of those left, failed
@@ -56,7 +58,7 @@ class Launch:
 
 def outcome(counts: Counts, *, gave_up: bool = False) -> Outcome:
     """How it stands once nobody works any more; `gave_up`: over max_failures."""
-    if counts.done == counts.total:
+    if counts.done + counts.skipped == counts.total:
         return "complete"
     if not counts.left:
         return "limited"
@@ -76,8 +78,11 @@ def rebuild(
     record: Record,
     asked: bytearray,
     launch: Launch,
+    *,
+    dry: bool = False,
 ) -> Counts:
     """Write metadata.jsonl and failures.jsonl anew, in index order, streaming; count on the way.
+    `dry`: only count.
 
     An image counts as done where a journal says so with the plan's fingerprint and its file has
     the size recorded. `asked` has one byte an image: 1 for those the launch was to make.
@@ -85,7 +90,7 @@ def rebuild(
     sizes = folder.scan().sizes
     counts = Counts(len(plan))
     failures: list[bytes] = []
-    model = plan.manifest.model
+    manifest, model = plan.manifest, plan.manifest.model
 
     def metadata() -> Iterator[bytes]:
         for task in plan.tasks():
@@ -99,14 +104,21 @@ def rebuild(
                 line = {"file_name": name, **_about(task), **common, **done.made}
                 yield _line({**line, "fingerprint": fingerprint})
                 continue
-            counts.left += asked[task.index]
             failed = record.failed.get(task.index)
-            if failed and failed.fingerprint == fingerprint:
-                counts.failed += 1
-                counts.left_failed += asked[task.index]
+            if failed and failed.fingerprint != fingerprint:
+                failed = None
+            is_skipped = failed is not None and is_skip(failed, manifest.on_flagged)
+            counts.left += asked[task.index] and not is_skipped
+            if failed:
+                counts.skipped += is_skipped
+                counts.failed += not is_skipped
+                counts.left_failed += asked[task.index] and not is_skipped
                 fault = {"kind": failed.kind, "error": failed.error}
                 failures.append(_line({"index": task.index, "prompt": task.prompt, **fault}))
 
+    if dry:
+        collections.deque(metadata(), maxlen=0)
+        return counts
     files.replace(folder.metadata, metadata(), launch.id)
     if failures:
         files.replace(folder.failures, failures, launch.id)
@@ -130,9 +142,16 @@ def _line(values: Mapping[str, Any]) -> bytes:
 
 
 def write_summary(
-    folder: OutputFolder, outcome: Outcome, counts: Counts, launch: Launch, errors: list[str]
+    folder: OutputFolder,
+    outcome: Outcome,
+    counts: Counts,
+    launch: Launch,
+    errors: list[str],
+    *,
+    dry: bool = False,
 ) -> dict[str, Any]:
-    """Write summary.json and return it; while the launch runs, its times and rates are open."""
+    """Write summary.json and return it; while the launch runs, its times and rates are open.
+    `dry`: only return it."""
     ended = outcome != "running"
     seconds = round(time.time() - launch.started, 3) if ended else None
     summary = {
@@ -141,7 +160,8 @@ def write_summary(
         "images": counts.total,
         "done": counts.done,
         "failed": counts.failed,
-        "missing": counts.total - counts.done - counts.failed,
+        "skipped": counts.skipped,
+        "missing": counts.total - counts.done - counts.failed - counts.skipped,
         "made": counts.made,
         "seconds": seconds,
         "images_per_second": round(counts.made / seconds, 3) if seconds else None,
@@ -149,7 +169,8 @@ def write_summary(
         "errors": errors,
     }
     data = json.dumps(summary, ensure_ascii=False, indent=2) + "\n"
-    files.replace(folder.summary, (data.encode(),), launch.id)
+    if not dry:
+        files.replace(folder.summary, (data.encode(),), launch.id)
     return summary
 
 
@@ -170,6 +191,8 @@ def sentence(summary: Mapping[str, Any], folder: OutputFolder) -> str:
         parts.append(f"{summary['made']} made now{rate}")
     if summary["failed"]:
         parts.append(f"{summary['failed']} failed, see {folder.failures.name}")
+    if summary["skipped"]:
+        parts.append(f"{summary['skipped']} skipped, see {folder.failures.name}")
     if summary["missing"]:
         parts.append(f"{summary['missing']} missing")
     if summary["outcome"] == "interrupted":

@@ -9,11 +9,10 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner import files
 from runner.errors import FolderError
 from runner.folder import OutputFolder
 from runner.images import image_name, read_text
-from runner.journal import Done, Journal, Record
+from runner.journal import Done, Journal, Record, is_skip
 from runner.lock import Shard
 from runner.plan import Fingerprints, Plan, Task
 
@@ -53,7 +52,7 @@ def survey(
     for task in plan.tasks():
         size = sizes.pop(image_name(task.index, folder.images_per_folder), None)
         if size is None:
-            found.todo[task.index] = 1
+            found.todo[task.index] = not _is_skipped(task, plan, fingerprints, record)
             continue
         path, done = folder.image(task.index), record.done.get(task.index)
         fingerprint = fingerprints.of(task)
@@ -111,8 +110,8 @@ def clear(
         folder.image(index).unlink(missing_ok=True)
     for task, done in found.adopted:
         journal.done(task.index, done.fingerprint, done.size, done.crc, done.made)
-    for path in folder.scan().temporaries:
-        if files.launch_of(path.name) not in live:
+    for path, launch in folder.scan().temporaries:
+        if launch not in live:
             path.unlink(missing_ok=True)
     verified = [name for name in record.unclean if _launch(name) not in live]
     if verified:
@@ -146,6 +145,15 @@ def pending_batches(
     return first + after
 
 
+def _is_skipped(task: Task, plan: Plan, fingerprints: Fingerprints, record: Record) -> bool:
+    failed = record.failed.get(task.index)
+    return (
+        failed is not None
+        and is_skip(failed, plan.manifest.on_flagged)
+        and failed.fingerprint == fingerprints.of(task)
+    )
+
+
 def _launch(journal: str) -> str:
     return journal.removesuffix(".jsonl").rpartition("-")[2]
 
@@ -168,7 +176,10 @@ def _fingerprint_in(path: Path, size: int) -> str | None:
 def _adopt(path: Path, fingerprint: str) -> Done:
     """The record of an image whose journal line was lost: the image tells."""
     data = path.read_bytes()
-    made = json.loads((read_text(path) or {}).get("made", "{}"))
+    try:
+        made = dict(json.loads((read_text(path) or {}).get("made", "{}")))
+    except (ValueError, TypeError, RecursionError):
+        made = {}
     return Done(fingerprint, len(data), zlib.crc32(data), made, "")
 
 

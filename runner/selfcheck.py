@@ -2,7 +2,7 @@
 
 import gc
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.errors import StrategyError
 from runner.manifest import Manifest
@@ -33,7 +33,9 @@ def reference(
 
     from runner.pipeline import load
 
-    image = load(manifest, folder, DataParallel(), device, stop, world).images([task]).cpu()
+    pipeline = load(manifest, folder, DataParallel(), device, stop, world)
+    image: torch.Tensor = pipeline.images([task]).cpu()
+    del pipeline
     gc.collect()
     if torch.accelerator.is_available():
         torch.accelerator.empty_cache()
@@ -47,22 +49,23 @@ def agree(
 
     Raises StrategyError on every rank where they differ by more than the limit.
     """
-    image = pipeline.images([task]).cpu()
-    verdict = replica.settle(_difference(image, expected, pipeline.about["dtype"]))
+    image = pipeline.images([task])
+    words = _difference(image, expected, pipeline.about["dtype"])
+    verdict = replica.settle(("self-check", words) if words else None)
     if verdict:
         error = StrategyError(
-            f"strategy: {pipeline.about['strategy']}: self-check: {verdict}; use data_parallel, or "
-            f"another degree or attention backend"
+            f"strategy: {pipeline.about['strategy']}: self-check: {verdict[1]}; use "
+            f"data_parallel, or another degree or attention backend"
         )
         error.is_told = not replica.layout.is_leader
         raise error
 
 
-def _difference(image: "torch.Tensor", expected: "torch.Tensor | None", dtype: str) -> str | None:
+def _difference(image: Any, expected: "torch.Tensor | None", dtype: str) -> str | None:
     """In words where it is over the limit."""
     if expected is None:
         return None
-    apart = (image.float() - expected.float()).abs()
+    apart = (image.cpu().float() - expected.float()).abs()
     if dtype == "float32":
         found, limit, what = float(apart.max()), MAX_DIFFERENCE_FLOAT32, "at most"
     else:

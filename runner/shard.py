@@ -5,16 +5,23 @@ has done its own takes from the others'. One atomic operation a batch, and no ba
 twice while the store lives.
 """
 
+import random
 from collections.abc import Iterator, Sequence
 
 from runner.store import Store, StoreLostError
 
-__all__ = ["shard", "take"]
+__all__ = ["open_shards", "shard", "take"]
 
 
 def shard(pending: Sequence[int], replica: int, replicas: int) -> Sequence[int]:
     """The batches that are a replica's to do first; sizes differ by at most one."""
     return pending[replica::replicas]
+
+
+def open_shards(store: Store, replicas: int) -> None:
+    """Begin all counters, before anybody takes: helpers read them in one request."""
+    for replica in range(replicas):
+        store.add(_key(replica), 0)
 
 
 def take(store: Store, pending: Sequence[int], replica: int, replicas: int) -> Iterator[int]:
@@ -24,18 +31,36 @@ def take(store: Store, pending: Sequence[int], replica: int, replicas: int) -> I
     from one that is about to begin. Without the store it does its own share and ends.
     """
     own = shard(pending, replica, replicas)
-    if not own:
-        return
     place = -1
-    for other in range(replica, replica + replicas):
-        batches = own if other == replica else shard(pending, other % replicas, replicas)
+    while own:
+        try:
+            place = store.add(_key(replica)) - 1
+        except StoreLostError:
+            place += 1
+        if place >= len(own):
+            yield from _help(store, pending, replica, replicas)
+            return
+        yield own[place]
+
+
+def _help(store: Store, pending: Sequence[int], replica: int, replicas: int) -> Iterator[int]:
+    """Batches of the others. Whom to help is drawn by how much each has left: so the slowest get
+    most of the help, and the helpers do not all run to the same one."""
+    draw = random.Random(replica)
+    keys = [_key(other) for other in range(replicas)]
+    sizes = [len(range(other, len(pending), replicas)) for other in range(replicas)]
+    try:
         while True:
-            try:
-                place = store.add(f"shard/{other % replicas}") - 1
-            except StoreLostError:
-                if other != replica:
-                    return
-                place += 1
-            if place >= len(batches):
-                break
-            yield batches[place]
+            taken = store.counts(keys)
+            left = [max(0, size - count) for size, count in zip(sizes, taken, strict=True)]
+            if not any(left):
+                return
+            other = draw.choices(range(replicas), left)[0]
+            while (place := store.add(keys[other]) - 1) < sizes[other]:
+                yield pending[other + place * replicas]
+    except StoreLostError:
+        return
+
+
+def _key(replica: int) -> str:
+    return f"shard/{replica}"

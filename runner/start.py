@@ -4,15 +4,17 @@ from __future__ import annotations  # array[int] is no type at run time before 3
 
 import base64
 import dataclasses
+import itertools
 import json
 import sys
 import zlib
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner import demo, model
+from runner import demo, disk, model
+from runner.crashes import quarantined
 from runner.errors import FolderError, InterruptedRunError, RunnerError, StrategyError, refusal
 from runner.files import replace
 from runner.folder import HEADER, OutputFolder
@@ -20,8 +22,10 @@ from runner.journal import LOST, Journal, merge
 from runner.lock import FolderLock, Shard, live_launches
 from runner.manifest import Loaded, Manifest, Resolved, decide, dump, fill, parse
 from runner.plan import Fingerprints, Plan
+from runner.preflight import check
 from runner.pulse import Pulse
 from runner.resume import asked_images, clear, pending_batches, refuse, survey
+from runner.shard import open_shards
 from runner.sizing import component_bytes
 from runner.stop import Stop
 from runner.store import Store
@@ -39,6 +43,8 @@ __all__ = [
     "tell",
     "tell_error",
 ]
+
+LOOKED_AT = 10_000  # prompts, for words that the demo model does not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +70,18 @@ class Start:
     plan: Plan
     fingerprints: Fingerprints
     pending: array[int]  # numbers of batches
+    deaths: dict[int, int] = field(default_factory=dict)  # see crashes.py
     finished: int = 0  # images that were there; known to rank 0
     choice: str = ""  # what `auto` chose and why; known to rank 0
 
 
-def prepare(job: Job, folder: OutputFolder, lock: FolderLock, world: World) -> Start:
+def prepare(
+    job: Job, folder: OutputFolder, lock: FolderLock, world: World, deaths: dict[int, int]
+) -> Start:
     """Rank 0 alone. Raises RefusedError in any form: nothing but a folder was made until then."""
     folder.prepare()
     lock.acquire()
+    folder.stop_file(job.shard).unlink(missing_ok=True)  # a new launch means: go on
     recorded = recorded_in(folder)
     resolved = decide(job.loaded.manifest, recorded)
     spec = job.loaded.manifest.model.model_copy(update={"revision": resolved.revision})
@@ -84,20 +94,31 @@ def prepare(job: Job, folder: OutputFolder, lock: FolderLock, world: World) -> S
     found = survey(folder, start.plan, start.fingerprints, record, live)
     refuse(folder, found, regenerate=job.regenerate)
     wanted = asked_images(start.plan, job.limit, job.shard)
+    crashed = [index for index in quarantined(deaths) if found.todo[index]]
+    for index in crashed:
+        found.todo[index] = 0
     # What ended a replica may do so again: the others first.
     lost = {index for index, failed in record.failed.items() if failed.kind == LOST}
     pending = pending_batches(start.plan, found.todo, wanted, lost)
     if pending:
         start = preflight(start, world)
+        disk.check(folder)
     journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
     clear(folder, found, journal, record, live)
+    for index in crashed:
+        fingerprint = start.fingerprints.of(start.plan.task(index))
+        journal.failed(index, fingerprint, "crashed", "its process died, and again alone", "")
     journal.close()
     choice = f"# {start.choice}\n" if start.choice else ""
     header = (HEADER.encode(), choice.encode(), dump(start.manifest).encode())
     replace(folder.manifest, header, lock.launch)
     # The survey's own journal came between the last launch and this one.
     return dataclasses.replace(
-        start, generation=record.generation + 2, pending=pending, finished=found.finished
+        start,
+        generation=record.generation + 2,
+        pending=pending,
+        finished=found.finished,
+        deaths=deaths,
     )
 
 
@@ -134,10 +155,8 @@ def preflight(start: Start, world: World) -> Start:
     device = set_device(world)
     if device.type == "cpu" and start.manifest.dtype == "float16":
         raise StrategyError("dtype float16 needs a GPU, and there is none; use float32 or bfloat16")
-    from runner import pipeline
-
     folder = model.configs(start.manifest.model)
-    pipeline.check(start.plan, folder)
+    check(start.plan, folder)
     found = start.manifest.strategy.resolve(asked(start.plan, folder, world, device.type), world)
     for line in [found.choice, *found.remarks]:
         if line:
@@ -175,7 +194,8 @@ def notices(plan: Plan) -> list[str]:
     if plan.manifest.model.id != "demo":
         return []
     lines = []
-    strange = next((item.prompt for item in plan.prompts if not demo.knows(item.prompt)), None)
+    first = itertools.islice(plan.prompts, LOOKED_AT)
+    strange = next((item.prompt for item in first if not demo.knows(item.prompt)), None)
     if strange is not None:
         words = ", ".join(sorted(demo.WORDS))
         lines.append(f'the demo model knows no word of "{strange[:60]}"; its words: {words}')
@@ -188,12 +208,14 @@ def notices(plan: Plan) -> list[str]:
     return lines
 
 
-def tell(start: Start, store: Store) -> None:
-    """Rank 0's word to the others."""
+def tell(start: Start, store: Store, replicas: int) -> None:
+    """Rank 0's word to the others, and the counters that they share."""
+    open_shards(store, replicas)
     values = {
         "launch": start.launch,
         "generation": start.generation,
         "resolved": start.resolved.model_dump(),
+        "deaths": list(start.deaths.items()),
         "pending": base64.b64encode(zlib.compress(start.pending.tobytes(), 1)).decode(),
     }
     store.set("start", json.dumps(values))
@@ -216,4 +238,9 @@ def hear(job: Job, store: Store, pulse: Pulse, stop: Stop) -> Start:
     start = _start(job, resolved, values["launch"])
     pending = array("Q")
     pending.frombytes(zlib.decompress(base64.b64decode(values["pending"])))
-    return dataclasses.replace(start, generation=values["generation"], pending=pending)
+    return dataclasses.replace(
+        start,
+        generation=values["generation"],
+        pending=pending,
+        deaths=dict(values["deaths"]),
+    )

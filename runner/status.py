@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import model, report
-from runner.errors import ExitCode
+from runner.errors import DiskError, ExitCode
 from runner.folder import OutputFolder
 from runner.journal import merge
 from runner.lock import Shard, live_launches
@@ -41,16 +41,24 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
     record = merge(folder.journals)
     launch = _launch(known)
     asked = asked_images(plan, limit, part)
-    counts = report.rebuild(folder, plan, fingerprints, record, asked, launch)
+    about = (folder, plan, fingerprints, record, asked, launch)
+    try:
+        counts, dry = report.rebuild(*about), False
+    except DiskError:  # full, or another user's: the answer holds without the files
+        counts, dry = report.rebuild(*about, dry=True), True
     if known.get("outcome") == "limited" and known.get("done") == counts.done:
         counts.left = 0  # a launch that was asked for a part, and made it
     most = manifest.max_failures
-    outcome = report.outcome(counts, gave_up=most is not None and counts.failed >= most)
-    summary = report.write_summary(folder, outcome, counts, launch, record.errors)
+    is_over = record.gave_up or (most is not None and counts.failed >= most)
+    outcome = report.outcome(counts, gave_up=is_over)
+    summary = report.write_summary(folder, outcome, counts, launch, record.errors, dry=dry)
     return {**summary, "sentence": report.sentence(summary, folder)}
 
 
 def _launch(known: dict[str, Any]) -> Launch:
     """The last launch as the summary tells it."""
-    values = known.get("launch")
-    return Launch(**values) if isinstance(values, dict) else Launch("unknown", 0)
+    values: Any = known.get("launch")
+    try:
+        return Launch(**values)
+    except TypeError:  # lost, or not ours
+        return Launch("unknown", 0)

@@ -35,7 +35,9 @@ class World:
     master_port: int = 0
     run_id: str = "none"
     restart: int = 0
+    max_restarts: int = 0
     agent_store: bool = False  # the launcher's agent serves the store on the master port
+    has_agent: bool = False  # started by torchrun or accelerate, which end with all of us
     one_gpu_a_task: bool = False  # the scheduler shows each process just its own GPU
 
 
@@ -72,7 +74,9 @@ def world_from(environ: Mapping[str, str] | None = None) -> World:
         master_port=_number(env, "MASTER_PORT"),
         run_id=env.get("TORCHELASTIC_RUN_ID", "none"),
         restart=_number(env, "TORCHELASTIC_RESTART_COUNT", 0),
+        max_restarts=_number(env, "TORCHELASTIC_MAX_RESTARTS", 0),
         agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true",
+        has_agent="TORCHELASTIC_RESTART_COUNT" in env,
         one_gpu_a_task="SLURM_GPUS_PER_TASK" in env or "SLURM_GPUS_ON_TASK" in env,
     )
     if not 0 <= world.rank < world.world_size:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import queue
 import threading
+import time
 import traceback
 from collections.abc import Mapping
 from types import TracebackType
@@ -26,8 +27,8 @@ QUEUE_LENGTH = 16  # images that may wait: bounds the memory, rides out a slow d
 class Writer:
     """One thread that encodes, commits and records results in the order they come.
 
-    A fault of one image fails that image; a fault of the disk stops the writer, and `put` and
-    `close` raise it. Use as a context manager: leaving drains the queue.
+    A fault of one image fails that image; a fault of the disk (or of the writer itself) stops it,
+    and `put` and leaving raise it. Use as a context manager: leaving drains the queue.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Writer:
         self.launch = launch
         self.regenerate = regenerate
         self._queue: queue.Queue[Image | Failure | None] = queue.Queue(QUEUE_LENGTH)
-        self._error: DiskError | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="writer")
 
     def __enter__(self) -> "Writer":
@@ -79,10 +80,8 @@ class Writer:
                 continue  # drained, so that `put` never waits for a dead disk
             try:
                 self._record(result)
-            except DiskError as error:
+            except Exception as error:
                 self._error = error
-            except OSError as error:
-                self._error = DiskError(error.errno, f"{self.journal.path}: {error.strerror}")
 
     def _record(self, result: Image | Failure) -> None:
         if isinstance(result, Image):
@@ -96,21 +95,22 @@ class Writer:
         else:
             self._fail(result)
 
-    def _write(self, image: Image) -> None:
+    def _write(self, image: Image, attempts: int = 20) -> None:
         task, path = image.task, self.folder.image(image.task.index)
         fingerprint = self.fingerprints.of(task)
         held = self._held(task)
         if held == fingerprint:
-            return (
-                None  # a finished member of a batch that was made again, or another replica's work
-            )
+            return None  # a finished member of a batch made again, or another replica's work
         data = images.encode(
             image.pixels, self._text(image, fingerprint), self.manifest.output.png_level
         )
         if held is None:
             committed = images.commit(path, data, self.launch)
+            if committed is None and attempts:
+                time.sleep(0.1)  # the name was taken in this moment: look again
+                return self._write(image, attempts - 1)
             if committed is None:
-                return self._write(image)  # the name was taken in this moment: look again
+                return self._fail(Failure(task, "taken", f"{path.name} is claimed by another"))
         elif held and self.regenerate:
             committed = images.replace(path, data, self.launch)
         else:
@@ -137,7 +137,8 @@ class Writer:
             failure.task.index, fingerprint, failure.kind, failure.error, failure.trace
         )
         self._count("finished")
-        self._count("failed")
+        if failure.kind != "skipped":
+            self._count("failed")
 
     def _count(self, key: str) -> None:
         with contextlib.suppress(StoreLostError):

@@ -28,13 +28,14 @@ class Ended:
 class Launcher:
     """Forks ranks on demand. `close` ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *setups: str) -> None:
+        """`setups` name functions that are called once, before anything is forked."""
         paths = (str(ROOT), str(ROOT / "tests"))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_NTASKS"):
             environment.pop(name, None)
         self._process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "zygote.py")],
+            [sys.executable, str(ROOT / "tests" / "zygote.py"), *setups],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
 

@@ -21,21 +21,24 @@ ROWS = (
     ("prompts",),
     ("manifest",),
     ("model", "plan"),
+    ("preflight",),
     ("sizing",),
     ("compare",),
     ("store",),
-    ("shard", "pulse", "stop", "group"),
+    ("shard", "pulse", "stop", "crashes", "group"),
     ("replica",),
     ("files",),
     ("images",),
     ("journal", "folder"),
     ("lock",),
     ("encoders",),
+    ("rescue",),
     ("pipeline",),
-    ("resume", "report", "writer", "progress"),
+    ("resume", "report", "disk", "writer", "progress", "fake"),
     ("start",),
     ("selfcheck",),
-    ("planned", "status", "run"),
+    ("work",),
+    ("planned", "status", "run", "slurm"),
     ("cli",),
     ("__main__",),
 )
@@ -87,7 +90,9 @@ def test_no_bare_devices() -> None:
         assert not re.search(r"\.cuda\(|[\"']cuda[\"']", path.read_text()), path
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["validate", "manifests/job.yaml"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["validate", "manifests/job.yaml"], ["plan", "manifests/job.yaml"]]
+)
 def test_torch_is_not_imported_to_look_at_a_manifest(arguments: list[str]) -> None:
     code = (
         "import sys\nfrom runner.cli import main\n"

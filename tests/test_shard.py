@@ -1,11 +1,9 @@
 """Who does which batch: exact, without padding, each once."""
 
-from collections.abc import Iterator
-
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.shard import shard, take
+from runner.shard import open_shards, shard, take
 from runner.store import LocalStore, StoreLostError
 
 
@@ -19,9 +17,11 @@ def test_shards_are_an_exact_partition() -> None:
             assert max(sizes) - min(sizes) <= 1
 
 
+@settings(deadline=None)
 @given(st.integers(0, 60), st.integers(1, 8), st.randoms())
 def test_every_batch_is_taken_once_in_any_interleaving(total, replicas, random) -> None:  # type: ignore[no-untyped-def]
     store = LocalStore()
+    open_shards(store, replicas)
     running = {r: take(store, range(total), r, replicas) for r in range(replicas)}
     taken: list[int] = []
     while running:
@@ -37,6 +37,7 @@ def test_every_batch_is_taken_once_in_any_interleaving(total, replicas, random) 
 # Case 69: the fast replica helps the slow one.
 def test_a_replica_that_is_done_takes_from_the_others() -> None:
     store = LocalStore()
+    open_shards(store, 2)
     slow = take(store, range(12), 1, 2)
     first = next(slow)
     assert list(take(store, range(12), 0, 2)) == [0, 2, 4, 6, 8, 10, 3, 5, 7, 9, 11]
@@ -47,8 +48,22 @@ def test_a_replica_that_is_done_takes_from_the_others() -> None:
 # Case 10: a spare replica does not snatch what its neighbour is about to begin.
 def test_a_replica_without_a_share_takes_nothing() -> None:
     store = LocalStore()
+    open_shards(store, 4)
     assert list(take(store, range(1), 3, 4)) == []
     assert list(take(store, range(1), 0, 4)) == [0]
+
+
+def test_helpers_spread_over_those_who_have_most_left() -> None:
+    store = LocalStore()
+    open_shards(store, 8)
+    for _ in range(
+        90
+    ):  # replicas 1 to 7 have done theirs but for 10 batches of 100; 0 has all left
+        for other in range(1, 8):
+            store.add(f"shard/{other}")
+    helped = [batch % 8 for batch in list(take(store, range(800), 1, 8))[10:]]
+    assert sorted(set(helped)) == [0, *range(2, 8)]
+    assert helped.count(0) == 100
 
 
 class Losing(LocalStore):
@@ -66,7 +81,10 @@ class Losing(LocalStore):
 
 
 def test_without_the_store_a_replica_does_its_own_share_and_ends() -> None:
-    for left in range(8):
-        assert list(take(Losing(left), range(10), 1, 2))[:5] == [1, 3, 5, 7, 9]
-    helped: Iterator[int] = take(Losing(7), range(10), 1, 2)
-    assert list(helped) == [1, 3, 5, 7, 9, 0]
+    for left in range(9):
+        losing = Losing(left + 2)
+        open_shards(losing, 2)
+        taken = list(take(losing, range(10), 1, 2))
+        assert taken[:5] == [1, 3, 5, 7, 9]
+        # Its own five and their end take six operations; what is left may help.
+        assert taken[5:] == [0, 2][: max(0, left - 6)]

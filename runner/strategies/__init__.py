@@ -9,7 +9,9 @@ from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBa
 from runner.strategies.context_parallel import ContextParallel
 from runner.strategies.data_parallel import DataParallel
 from runner.strategies.device_map import DeviceMap
+from runner.strategies.para_attn import ParaAttention
 from runner.strategies.tensor_parallel import TensorParallel
+from runner.strategies.xdit import XDit
 
 __all__ = [
     "Asked",
@@ -18,13 +20,16 @@ __all__ = [
     "DataParallel",
     "DeviceMap",
     "Layout",
+    "ParaAttention",
     "Resolution",
     "Source",
     "Strategy",
     "StrategyBase",
     "TensorParallel",
+    "XDit",
 ]
 
 Strategy = Annotated[
-    DataParallel | DeviceMap | ContextParallel | TensorParallel | Auto, Discriminator("kind")
+    DataParallel | DeviceMap | ContextParallel | TensorParallel | XDit | ParaAttention | Auto,
+    Discriminator("kind"),
 ]

@@ -26,14 +26,15 @@ class Layout:
     ranks_per_replica: int = 1
     rank_in_replica: int = 0
     is_idle: bool = False  # its devices are driven by the first rank of its replica
+    leader: int = 0  # the rank in the replica that holds the image
 
     @property
     def is_leader(self) -> bool:
         """The one rank of a replica that takes batches and writes images."""
-        return self.rank_in_replica == 0
+        return self.rank_in_replica == self.leader
 
 
-def grouped(world: World, ranks: int, factors: str) -> Layout:
+def grouped(world: World, ranks: int, factors: str, leader: int = 0) -> Layout:
     """Replicas of `ranks` ranks in a row; `factors` is the product in words, as in "ulysses 2".
 
     Raises StrategyError where the world size is no multiple, with the next valid ones.
@@ -46,7 +47,7 @@ def grouped(world: World, ranks: int, factors: str) -> Layout:
         raise StrategyError(
             f"strategy: {product} ranks a replica does not divide {size}; use {valid} processes"
         )
-    return Layout(size // ranks, world.rank // ranks, ranks, world.rank % ranks)
+    return Layout(size // ranks, world.rank // ranks, ranks, world.rank % ranks, leader=leader)
 
 
 class AskedImage(Protocol):
@@ -94,8 +95,9 @@ class Source(Protocol):
     def pipeline(self, **arguments: Any) -> Any:
         """The diffusers pipeline; `arguments` go to its `from_pretrained`."""
 
-    def component(self, name: str, **arguments: Any) -> Any:
-        """One component; `arguments` go to its `from_pretrained`."""
+    def component(self, name: str, *, model_class: Any = None, **arguments: Any) -> Any:
+        """One component, as another class where one is given; `arguments` go to its
+        `from_pretrained`."""
 
 
 # Keys that name a way to share a model; diffusers puts only one of these on a model.
@@ -107,6 +109,7 @@ class StrategyBase(Settings):
 
     kind: str
     shares_node: ClassVar[bool] = False  # a rank drives its whole share of the node's devices
+    own_groups: ClassVar[bool] = False  # a package splits the replica's process group by itself
 
     @model_validator(mode="before")
     @classmethod

@@ -21,7 +21,7 @@ from runner.world import World
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ContextParallel"]
+__all__ = ["ContextParallel", "valid_sizes"]
 
 Degree = Annotated[int, Field(ge=1)]
 Backend = Literal[
@@ -143,7 +143,7 @@ class ContextParallel(StrategyBase):
     def _settle_lengths(self, asked: Asked, facts: ModelFacts) -> Self:
         """The "anything" variant where token counts or heads do not divide. Raises StrategyError
         where it was ruled out, is not to be had, or where there are fewer tokens than ranks."""
-        lengths = self._lengths(asked, facts)
+        lengths = self.lengths(asked, facts)
         for place, what, count in lengths:
             if count < self.ranks:
                 raise StrategyError(
@@ -167,10 +167,10 @@ class ContextParallel(StrategyBase):
         factors = f"ulysses {self.ulysses_degree} × ring {self.ring_degree} = {self.ranks}"
         raise StrategyError(
             f"prompts[{place}]: {what} has {count} tokens, no multiple of {factors} ranks; "
-            f"{remedy}{_valid_sizes(facts, what, self.ranks)}"
+            f"{remedy}{valid_sizes(facts, what, self.ranks)}"
         )
 
-    def _lengths(self, asked: Asked, facts: ModelFacts) -> list[tuple[int, str, int]]:
+    def lengths(self, asked: Asked, facts: ModelFacts) -> list[tuple[int, str, int]]:
         """(prompt index, what, tokens) for every distinct count of tokens, as far as known."""
         found: dict[tuple[str, int], int] = {}
         texts: dict[tuple[str, int], tuple[int, str]] = {}
@@ -236,7 +236,7 @@ def _texts(prompt: str, parameters: Mapping[str, Any]) -> Iterator[tuple[str, st
         yield "negative prompt", negative
 
 
-def _valid_sizes(facts: ModelFacts, what: str, ranks: int) -> str:
+def valid_sizes(facts: ModelFacts, what: str, ranks: int) -> str:
     """For an image: sizes whose tokens divide whatever the other side is."""
     if facts.token_side is None or not what.startswith("the image"):
         return ""

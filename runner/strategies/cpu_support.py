@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["cpu_support"]
+__all__ = ["attention_with_lse", "cpu_support"]
 
 
 @contextlib.contextmanager
@@ -73,9 +73,25 @@ def _attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
         return out.transpose(1, 2)
+    out, lse = attention_with_lse(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+    return out.transpose(1, 2), lse.transpose(1, 2)
+
+
+def attention_with_lse(
+    query: Any,  # (B, H, S, D), as key and value
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
+    """torch's attention on a CPU with the log-sum-exp (B, H, S) of its scores."""
+    import torch
+
     if attn_mask is not None:
         raise ValueError("ring attention with a mask gives a wrong image")
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, dropout_p, is_causal, scale=scale
     )
-    return out.transpose(1, 2), lse.transpose(1, 2)

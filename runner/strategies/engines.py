@@ -1,0 +1,65 @@
+"""What the strategies of other packages share: is the package there, and is the image whole."""
+
+import importlib.metadata
+from typing import NamedTuple
+
+from runner.errors import StrategyError
+from runner.strategies.base import Asked
+from runner.strategies.context_parallel import ContextParallel, valid_sizes
+from runner.strategies.facts import ModelFacts
+
+__all__ = ["Package", "check_heads", "check_lengths", "check_package"]
+
+
+class Package(NamedTuple):
+    """A package that a strategy hands its work to, and the one version that it was written for."""
+
+    name: str
+    version: str
+    extra: str
+
+    @property
+    def install(self) -> str:
+        return f"pip install -c constraints.txt '.[{self.extra}]'"
+
+
+def check_package(kind: str, package: Package, asked: Asked) -> list[str]:
+    """The package is installed where the work is done; elsewhere its lack is worth a remark.
+
+    Other versions are refused too: a strategy calls what has no promise to stay.
+    Raises StrategyError with the line that installs it.
+    """
+    try:
+        found = importlib.metadata.version(package.name)
+    except importlib.metadata.PackageNotFoundError:
+        found = ""
+    if found == package.version:
+        return []
+    here = f"{found} is installed" if found else "it is not installed"
+    line = f"{kind} needs {package.name} {package.version}, and {here}: {package.install}"
+    if asked.device is None:
+        return [line]
+    raise StrategyError(f"strategy: {line}")
+
+
+def check_heads(kind: str, degree: int, heads: int | None, name: str) -> None:
+    """Raises StrategyError where Ulysses cannot share the heads evenly."""
+    if heads is not None and heads % degree:
+        valid = ", ".join(str(low) for low in range(1, heads + 1) if heads % low == 0)
+        raise StrategyError(
+            f"strategy: {kind}: ulysses_degree {degree} does not divide the {heads} attention "
+            f"heads of {name}; use one of {valid}"
+        )
+
+
+def check_lengths(kind: str, ranks: int, asked: Asked, facts: ModelFacts) -> None:
+    """Raises StrategyError for an image or a text whose tokens do not divide by the ranks: the
+    package would end in an assertion, or draw a wrong image."""
+    native = ContextParallel(ulysses_degree=ranks, ulysses_anything=False)
+    for place, what, count in native.lengths(asked, facts):
+        if count % ranks:
+            raise StrategyError(
+                f"prompts[{place}]: {what} has {count} tokens, no multiple of the {ranks} ranks "
+                f"that share them, which {kind} needs; use context_parallel with ulysses_degree: "
+                f"{ranks}, which takes any number{valid_sizes(facts, what, ranks)}"
+            )

@@ -1,0 +1,328 @@
+"""xDiT: the package xfuser as the engine of a replica, under our plan, shard and writer.
+
+xfuser has two ways in, and its own runner takes them as we do. Its transformers go into diffusers'
+pipeline (Ulysses, ring); its wrapped pipelines replace the call (PipeFusion, CFG parallel). Either
+leaves the image on the last rank of the replica, which therefore leads.
+
+What xfuser would refuse deep in a call, or draw wrong, is refused here before weights load.
+"""
+
+import importlib.util
+import logging
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from runner.errors import StrategyError
+from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
+from runner.strategies.data_parallel import load_whole
+from runner.strategies.engines import check_heads, check_lengths, check_package
+from runner.strategies.facts import ModelFacts
+from runner.strategies.known import remarks
+from runner.strategies.xdit_models import MODELS, SCHEDULERS, XFUSER, Supported
+from runner.world import World
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["XDit"]
+
+Degree = Annotated[int, Field(ge=1)]
+Backend = Literal[
+    "sdpa", "sdpa_efficient", "sdpa_flash", "cudnn", "flash", "flash_3", "flash_4", "sage"
+]
+NO_RING = ("sdpa", "flash_4")  # they do not return the log-sum-exp
+FLOAT32 = ("sdpa", "sdpa_efficient")
+# What a backend imports, and the package that has it.
+BACKEND_MODULES = {
+    "flash": ("flash_attn", "flash-attn"),
+    "flash_3": ("flash_attn_interface", "flash-attn-3"),
+    "flash_4": ("flash_attn", "flash-attn"),
+    "sage": ("sageattention", "sageattention"),
+}
+DEFAULT_HEIGHT = 1024  # of all these pipelines
+
+
+class XDit(StrategyBase):
+    """`warmup_steps` are the first steps that PipeFusion makes whole; in later ones a stage works
+    with what its neighbours computed a step before."""
+
+    own_groups: ClassVar[bool] = True
+
+    kind: Literal["xdit"] = "xdit"
+    ulysses_degree: Degree = 1
+    ring_degree: Degree = 1
+    pipefusion_degree: Degree = 1
+    cfg_degree: Literal[1, 2] = 1
+    warmup_steps: Annotated[int, Field(ge=1)] = 1
+    attention_backend: Backend | None = None  # xfuser's choice: the fastest that is installed
+
+    @property
+    def sequence_ranks(self) -> int:
+        """The ranks that share the tokens of an image."""
+        return self.ulysses_degree * self.ring_degree
+
+    @property
+    def ranks(self) -> int:
+        return self.sequence_ranks * self.pipefusion_degree * self.cfg_degree
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        names = ("ulysses", "ring", "pipefusion", "cfg")
+        return {name: getattr(self, f"{name}_degree") for name in names}
+
+    def layout(self, world: World) -> Layout:
+        factors = " × ".join(f"{name} {degree}" for name, degree in self.degrees.items())
+        return grouped(world, self.ranks, f"{factors} = {self.ranks}", leader=self.ranks - 1)
+
+    def resolve(self, asked: Asked, world: World) -> Resolution:
+        self.layout(world)
+        if self.ranks == 1:
+            return Resolution(self)
+        facts = ModelFacts.read(asked.folder)
+        supported = self._check_model(asked, facts)
+        heads = facts.heads or facts.config.get("n_heads")
+        for count in (heads, facts.config.get("num_kv_heads")):
+            check_heads("xdit", self.ulysses_degree, count, facts.denoiser_class)
+        self._check_stages(facts)
+        self._check_backend(asked)
+        if self.sequence_ranks > 1 and facts.text_varies and asked.batch_size > 1:
+            raise StrategyError(
+                f"strategy: xdit with batch_size {asked.batch_size}: xfuser ignores the mask that "
+                f"texts of unequal length need, a wrong image; use batch_size: 1, or "
+                f"context_parallel with ulysses_degree"
+            )
+        self._check_images(asked, facts, supported)
+        check_lengths("xdit", self.sequence_ranks, asked, facts)
+        self._check_device(asked)
+        lines = check_package("xdit", XFUSER, asked)
+        if asked.device is not None:
+            self._check_modules()
+        return Resolution(self, lines + self._remarks(facts))
+
+    def _check_model(self, asked: Asked, facts: ModelFacts) -> Supported:
+        supported = MODELS.get(facts.pipeline_class)
+        if supported is None:
+            raise StrategyError(
+                f"strategy: xdit: xfuser {XFUSER.version} makes no images with "
+                f"{facts.pipeline_class}, only with {', '.join(MODELS)}; use context_parallel or "
+                f"data_parallel for {asked.model}"
+            )
+        for name, degree in self.degrees.items():
+            if degree > 1 and not getattr(supported, name):
+                takes = [f"{other}_degree" for other in self.degrees if getattr(supported, other)]
+                raise StrategyError(
+                    f"strategy: xdit: {facts.pipeline_class} takes no {name}_degree over 1 in "
+                    f"xfuser {XFUSER.version}; use {' or '.join(takes)}"
+                )
+        return supported
+
+    def _check_stages(self, facts: ModelFacts) -> None:
+        """xfuser gives each stage the same number of blocks, rounded up, and the last the rest."""
+        config, stages = facts.config, self.pipefusion_degree
+        scheduler = facts.index["scheduler"][1]
+        if stages > 1 and scheduler not in SCHEDULERS:
+            raise StrategyError(
+                f"strategy: xdit: pipefusion_degree needs a scheduler that xfuser steps by patch, "
+                f"not {scheduler}; those are {', '.join(SCHEDULERS)}; use ulysses_degree"
+            )
+        blocks = sum(config.get(name) or 0 for name in ("num_layers", "num_single_layers"))
+        if not blocks or math.ceil(blocks / stages) * (stages - 1) < blocks:
+            return
+        low = next(n for n in range(stages, 0, -1) if math.ceil(blocks / n) * (n - 1) < blocks)
+        raise StrategyError(
+            f"strategy: xdit: pipefusion_degree {stages} leaves no block for the last stage of the "
+            f"{blocks} blocks of {facts.denoiser_class}; use pipefusion_degree: {low}"
+        )
+
+    def _check_device(self, asked: Asked) -> None:
+        if asked.device == "cpu":
+            raise StrategyError(
+                "strategy: xdit needs a GPU, and there is none; use context_parallel, which also "
+                "runs on CPUs, or data_parallel"
+            )
+
+    def _check_modules(self) -> None:
+        needed = [("triton", "triton")]  # xfuser does not declare it
+        if self.attention_backend in BACKEND_MODULES:
+            needed.append(BACKEND_MODULES[self.attention_backend])
+        for module, package in needed:
+            if importlib.util.find_spec(module) is None:
+                raise StrategyError(
+                    f"strategy: xdit: xfuser needs {module}, which is not installed: pip install "
+                    f"{package}"
+                )
+
+    def _check_backend(self, asked: Asked) -> None:
+        backend = self.attention_backend
+        if self.ring_degree > 1 and backend in NO_RING:
+            raise StrategyError(
+                f"strategy: xdit: attention_backend {backend} does not work with ring_degree; use "
+                f"cudnn, sdpa_flash or flash_3, or ulysses_degree"
+            )
+        if asked.dtype != "float32":
+            return
+        if backend is not None and backend not in FLOAT32:
+            raise StrategyError(
+                f"strategy: xdit: attention_backend {backend} takes no float32; use dtype: "
+                f"bfloat16, or attention_backend: sdpa"
+            )
+        if self.ring_degree > 1:
+            raise StrategyError(
+                "strategy: xdit: ring_degree needs attention kernels that take no float32; use "
+                "dtype: bfloat16, or ulysses_degree"
+            )
+
+    def _check_images(self, asked: Asked, facts: ModelFacts, supported: Supported) -> None:
+        """What depends on an image's parameters; images that share them are looked at once."""
+        is_wrapped = self._is_wrapped(supported)
+        has_rows = facts.denoiser == "transformer" and (is_wrapped or supported.is_told)
+        seen: Any = None
+        for image in asked.images():
+            if image.parameters is seen:
+                continue
+            seen, place = image.parameters, f"prompts[{image.prompt_index}]"
+            if is_wrapped:
+                self._check_parameters(place, image.parameters, facts, supported)
+            if has_rows:
+                self._check_rows(place, image.parameters, facts)
+
+    def _check_parameters(
+        self, place: str, parameters: Mapping[str, Any], facts: ModelFacts, supported: Supported
+    ) -> None:
+        ignored = [name for name in supported.ignores if name in parameters]
+        if ignored:
+            raise StrategyError(
+                f"{place}: {ignored[0]}: xfuser's {facts.pipeline_class} ignores it; leave it out, "
+                f"or use context_parallel"
+            )
+        guidance = parameters.get("guidance_scale")
+        if self.cfg_degree == 2 and guidance is not None and guidance <= 1:
+            raise StrategyError(
+                f"{place}: guidance_scale {guidance} makes no second image for cfg_degree 2 to "
+                f"share; use a guidance_scale over 1, or cfg_degree: 1"
+            )
+
+    def _check_rows(self, place: str, parameters: Mapping[str, Any], facts: ModelFacts) -> None:
+        """xfuser splits an image by rows of latents: over the ranks, and over PipeFusion's patches,
+        of which the last may be smaller."""
+        side = _row_height(facts)
+        unit = self.sequence_ranks * int(facts.config.get("patch_size") or 1)
+        height = int(parameters.get("height") or DEFAULT_HEIGHT)
+        rows = height // side
+        patch = math.ceil(math.ceil(rows / self.pipefusion_degree) / unit) * unit
+        last = rows - patch * (math.ceil(rows / patch) - 1)
+        if rows % self.sequence_ranks or last % unit:
+            raise StrategyError(
+                f"{place}: height {height} is {rows} rows of latents for {self.sequence_ranks} "
+                f"ranks and {self.pipefusion_degree} PipeFusion stages, which xfuser cannot split; "
+                f"use a height that is a multiple of {side * unit * self.pipefusion_degree}"
+            )
+
+    def _is_wrapped(self, supported: Supported) -> bool:
+        return self.pipefusion_degree > 1 or not supported.transformer
+
+    def _remarks(self, facts: ModelFacts) -> list[str]:
+        if self.pipefusion_degree > 1:
+            return [
+                f"PipeFusion is approximate: after {self.warmup_steps} warm-up steps its images "
+                f"differ from those of other strategies, though their fingerprints do not"
+            ]
+        degrees = "+".join(name for name, degree in self.degrees.items() if degree > 1)
+        backend = self.attention_backend or "of xfuser's choice"
+        return remarks(facts.denoiser_class, f"xdit {degrees}", backend)
+
+    def load(self, source: Source, device: "torch.device", world: World) -> Any:
+        if self.ranks == 1:
+            return load_whole(source, device)
+        supported = MODELS[ModelFacts.read(source.folder).pipeline_class]
+        engine = self._engine(source, device, world)
+        if self._is_wrapped(supported):
+            from xfuser.model_executor.pipelines.register import xFuserPipelineWrapperRegister
+
+            pipe = source.pipeline()
+            # On the CPU still: a stage keeps its own blocks alone.
+            pipe = xFuserPipelineWrapperRegister.get_class(pipe)(pipe, engine).to(device)
+        else:
+            from xfuser.core.distributed import initialize_runtime_state
+
+            module, _, name = supported.transformer.partition(":")
+            model_class = getattr(importlib.import_module(module), name)
+            transformer = source.component("transformer", model_class=model_class)
+            pipe = source.pipeline(transformer=transformer).to(device)
+            initialize_runtime_state(pipe, engine)
+        is_told = supported.is_told and not self._is_wrapped(supported)
+        return Engine(pipe, self.warmup_steps, is_told=is_told)
+
+    def _engine(self, source: Source, device: "torch.device", world: World) -> Any:
+        """xfuser's configuration of this replica, whose process group is torch's default."""
+        import torch
+        from xfuser import xFuserArgs
+        from xfuser.core.distributed import init_distributed_environment
+
+        for name in logging.root.manager.loggerDict:
+            if name.startswith("xfuser"):  # they have handlers of their own
+                logging.getLogger(name).setLevel(logging.ERROR)
+        init_distributed_environment(
+            world_size=self.ranks,
+            rank=self.layout(world).rank_in_replica,
+            local_rank=device.index or 0,
+        )
+        backend = self.attention_backend
+        if backend is None and source.dtype == torch.float32:
+            backend = "sdpa"
+        engine, _ = xFuserArgs(
+            model=str(source.folder),
+            ulysses_degree=self.ulysses_degree,
+            ring_degree=self.ring_degree,
+            pipefusion_parallel_degree=self.pipefusion_degree,
+            use_cfg_parallel=self.cfg_degree == 2,
+            warmup_steps=self.warmup_steps,
+            attention_backend=backend,
+        ).create_config()
+        # PipeFusion's buffers have this dtype, float16 unless told otherwise.
+        engine.runtime_config.dtype = source.dtype
+        return engine
+
+
+def _row_height(facts: ModelFacts) -> int:
+    """Pixels a row of what xfuser splits: a latent, or FLUX's two, which it packs into one."""
+    vae = facts.config_of("vae")
+    blocks = vae.get("encoder_block_out_channels") or vae.get("block_out_channels") or [0] * 4
+    packs = facts.pipeline_class.startswith("Flux")
+    return int(2 ** (len(blocks) - 1)) * (2 if packs else 1)
+
+
+class Engine:
+    """xfuser's pipeline as the runner calls it. It takes no callback: PipeFusion calls it on one
+    stage only, so a stop waits for the end of the image."""
+
+    def __init__(self, pipe: Any, warmup_steps: int, *, is_told: bool) -> None:
+        self.pipe = pipe
+        self.warmup_steps = warmup_steps
+        self.is_told = is_told
+
+    @property
+    def components(self) -> Any:
+        return self.pipe.components
+
+    def set_progress_bar_config(self, **settings: Any) -> None:
+        self.pipe.set_progress_bar_config(**settings)
+
+    def __call__(self, prompt: Any, **parameters: Any) -> Any:
+        """The images (B, C, H, W); of a wrapped pipeline None on all ranks but the last."""
+        from xfuser.core.distributed import get_runtime_state
+
+        state = get_runtime_state()
+        # An image of few steps lowers it for all that follow.
+        state.runtime_config.warmup_steps = self.warmup_steps
+        if self.is_told:
+            names = ("height", "width", "num_inference_steps")
+            state.set_input_parameters(
+                batch_size=1 if isinstance(prompt, str) else len(prompt),
+                max_condition_sequence_length=parameters.get("max_sequence_length", 512),
+                **{name: parameters[name] for name in names if name in parameters},
+            )
+        return self.pipe(prompt=prompt, **parameters)

@@ -1,0 +1,79 @@
+"""What xfuser 0.7.0 supports, taken from it: a test compares every line with the installed package.
+It is data because xfuser does not even import without a GPU."""
+
+from typing import NamedTuple
+
+from runner.strategies.engines import Package
+
+__all__ = ["MODELS", "SCHEDULERS", "XFUSER", "Supported"]
+
+XFUSER = Package("xfuser", "0.7.0", "xdit")
+_TRANSFORMERS = "xfuser.model_executor.models.transformers"
+
+
+class Supported(NamedTuple):
+    """Which degrees over 1 xfuser takes for a pipeline that makes images from prompts."""
+
+    ulysses: bool = True
+    ring: bool = True
+    pipefusion: bool = False
+    cfg: bool = False
+    # "module:class" of a transformer that goes into diffusers' own pipeline. Without one, or with
+    # PipeFusion, xfuser wraps the pipeline, whose call it then replaces.
+    transformer: str = ""
+    is_told: bool = False  # that transformer asks xfuser's state for the size of the image
+    wraps: bool = True  # there is a wrapper of the pipeline
+    ignores: tuple[str, ...] = ()  # parameters that the wrapper's call swallows
+
+
+# By the pipeline's class. Left out: those that need an image or make videos, and those that only
+# xfuser's own runner can set up (Z-Image, Krea 2, Ideogram 4).
+MODELS = {
+    "Flux2KleinPipeline": Supported(
+        pipefusion=True,
+        transformer=f"{_TRANSFORMERS}.transformer_flux2:xFuserFlux2Transformer2DWrapper",
+    ),
+    "Flux2Pipeline": Supported(
+        pipefusion=True,
+        transformer=f"{_TRANSFORMERS}.transformer_flux2:xFuserFlux2Transformer2DWrapper",
+    ),
+    "FluxPipeline": Supported(
+        pipefusion=True,
+        transformer=f"{_TRANSFORMERS}.transformer_flux:xFuserFlux1Transformer2DWrapper",
+        is_told=True,
+        ignores=("negative_prompt", "negative_prompt_2", "sigmas", "true_cfg_scale"),
+    ),
+    "HunyuanDiTPipeline": Supported(pipefusion=True, cfg=True),
+    "Lumina2Pipeline": Supported(ring=False, cfg=True),
+    "PixArtAlphaPipeline": Supported(pipefusion=True, cfg=True),
+    "PixArtSigmaPipeline": Supported(pipefusion=True, cfg=True),
+    "QwenImagePipeline": Supported(
+        transformer=f"{_TRANSFORMERS}.transformer_qwen:xFuserQwenImageTransformerWrapper",
+        wraps=False,
+    ),
+    "SanaPipeline": Supported(pipefusion=True, cfg=True),
+    "SanaSprintPipeline": Supported(pipefusion=True),
+    "StableDiffusion3Pipeline": Supported(
+        pipefusion=True,
+        cfg=True,
+        ignores=(
+            "max_sequence_length",
+            "mu",
+            "sigmas",
+            "skip_guidance_layers",
+            "skip_layer_guidance_scale",
+            "skip_layer_guidance_start",
+            "skip_layer_guidance_stop",
+        ),
+    ),
+    "StableDiffusionXLPipeline": Supported(ulysses=False, ring=False, cfg=True),
+}
+
+# Those that xfuser can step patch by patch, which PipeFusion needs.
+SCHEDULERS = (
+    "DDIMScheduler",
+    "DDPMScheduler",
+    "DPMSolverMultistepScheduler",
+    "FlowMatchEulerDiscreteScheduler",
+    "SCMScheduler",
+)

@@ -1,0 +1,273 @@
+"""One rank's share: load the model, take batches, render, write; lead a replica or follow."""
+
+import contextlib
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner import model
+from runner.crashes import Crashes, alone
+from runner.errors import (
+    DiskError,
+    ExitCode,
+    GaveUpError,
+    InterruptedRunError,
+    ReplicaLostError,
+    RunnerError,
+    refusal,
+)
+from runner.folder import OutputFolder
+from runner.group import replica_group
+from runner.journal import LOST, Done, Journal, merge
+from runner.plan import Fingerprints, Task
+from runner.pulse import Pulse
+from runner.replica import Replica
+from runner.resume import asked_images
+from runner.selfcheck import agree, reference
+from runner.shard import shard, take
+from runner.start import Job, Start
+from runner.stop import Stop
+from runner.store import Store, StoreLostError
+from runner.strategies import DataParallel
+from runner.world import World, set_device
+
+if TYPE_CHECKING:
+    from runner.pipeline import Renderer
+    from runner.writer import Writer
+
+__all__ = ["Rank", "wait_for_all", "work"]
+
+log = logging.getLogger(__name__)
+
+GONE_AFTER_S = 30.0  # a rank without a beat
+GONE_AFTER_STOP_S = 5.0  # the same, once this rank was asked to stop
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What a rank has at hand."""
+
+    job: Job
+    folder: OutputFolder
+    store: Store
+    pulse: Pulse
+    world: World
+    stop: Stop
+
+
+def work(rank: Rank, start: Start, on_lost: Callable[[], None]) -> None:
+    """Take batches until none is left; a rank without a share loads no model. Where the ranks of a
+    replica lose each other, `on_lost` is called before the process ends."""
+    world = rank.world
+    rank.stop.watch_file(rank.folder.stop_file(rank.job.shard))
+    layout = start.manifest.strategy.layout(world)
+    if start.pending and world.local_rank == 0:
+        _fetch(rank, start)  # for all ranks of this node
+    if layout.is_idle or not shard(start.pending, layout.replica, layout.replicas):
+        return
+    journal = Journal(rank.folder.journals, start.generation, world.rank, start.launch)
+    try:
+        folder = _wait_for_model(rank)
+        first_rank = world.rank - layout.rank_in_replica
+        with Replica(layout, rank.store, rank.pulse, first_rank, on_lost) as replica:
+            _make_images(rank, start, replica, folder, journal)
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            journal.error(f"rank {world.rank}: {error!r}", traceback.format_exc())
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            journal.close()
+
+
+def wait_for_all(rank: Rank) -> list[int]:
+    """Rank 0 waits for the other ranks; those that are gone."""
+    stop = rank.stop
+    try:
+        return rank.pulse.wait_for_all(
+            lambda: GONE_AFTER_STOP_S if stop.requested else GONE_AFTER_S
+        )
+    except StoreLostError:
+        return []
+
+
+def _fetch(rank: Rank, start: Start) -> None:
+    """One process a node downloads what the cache lacks; the others read it offline."""
+    key = f"model/{rank.world.node}"
+    try:
+        spec = start.manifest.model
+        rank.store.set(key, str(model.local_folder(spec) or model.download(spec)))
+    except RunnerError as error:
+        rank.store.set(key, f"!{error}")
+        raise
+
+
+def _wait_for_model(rank: Rank) -> Path:
+    world = rank.world
+    found = rank.pulse.wait_for_value(
+        f"model/{world.node}", world.rank - world.local_rank, lambda: rank.stop.requested
+    )
+    if found is None:
+        raise InterruptedRunError("stopped before the model was there")
+    if found.startswith("!"):
+        raise refusal(found[1:], ExitCode.REFUSED)
+    return Path(found)
+
+
+def _make_images(
+    rank: Rank, start: Start, replica: Replica, folder: Path, journal: Journal
+) -> None:
+    manifest, strategy, world = start.manifest, start.manifest.strategy, rank.world
+    device = set_device(world, share=strategy.shares_node)
+    from runner.pipeline import load
+
+    first = start.plan.task(start.plan.batch(start.pending[0])[0])
+    checks = rank.job.self_check and not isinstance(strategy, DataParallel)
+    expected = None
+    if checks and replica.layout.is_leader:
+        expected = reference(manifest, folder, device, rank.stop, world, first)
+    with replica_group(world, replica.layout, device, binds_device=not strategy.own_groups):
+        link = None if replica.is_alone else replica
+        pipeline = load(manifest, folder, strategy, device, rank.stop, world, link)
+        if checks:
+            agree(pipeline, first, expected, replica)
+        if replica.layout.is_leader:
+            _lead(rank, start, replica, pipeline, journal)
+        else:
+            _follow(start, replica, pipeline, journal)
+
+
+def _lead(
+    rank: Rank, start: Start, replica: Replica, pipeline: "Renderer", journal: Journal
+) -> None:
+    """Take batches, render and write them."""
+    from runner.pipeline import DroppedError
+    from runner.writer import Writer
+
+    crashes = Crashes(rank.store, rank.world.rank)
+    rank.stop.on_request = crashes.clear
+    manifest, job = start.manifest, rank.job
+    limit = len(start.plan) if job.limit is None else job.limit
+    with Writer(
+        rank.folder,
+        manifest,
+        _fingerprints(start),
+        journal,
+        rank.store,
+        start.launch,
+        regenerate=job.regenerate,
+    ) as writer:
+        numbers = replica.lead(_next_batches(rank, start, replica))
+        try:
+            while window := list(islice(numbers, manifest.strategy.window)):
+                parts = [part for number in window for part in _parts(start, number)]
+                pipeline.prepare([tasks for tasks, _ in parts])
+                for tasks, degraded in parts:
+                    with crashes.during([task.index for task in tasks]):
+                        _render(pipeline, tasks, degraded, writer, limit, replica)
+        except DroppedError:
+            return
+        except GaveUpError as error:
+            print(f"runner: rank {rank.world.rank}: {error}", file=sys.stderr)
+            journal.gave_up(str(error))
+
+
+def _render(
+    pipeline: "Renderer",
+    tasks: list[Task],
+    degraded: tuple[str, ...],
+    writer: "Writer",
+    limit: int,
+    replica: Replica,
+) -> None:
+    """One batch to the writer. Raises DroppedError, GaveUpError, and what ends this rank."""
+    from runner.pipeline import DroppedError, Failure
+
+    try:
+        for result in pipeline.render(tasks, degraded):
+            if result.task.index < limit:
+                writer.put(result)
+    except (DroppedError, GaveUpError, StoreLostError, DiskError):
+        raise
+    except Exception as error:
+        if replica.is_alone:
+            raise
+        for task in tasks:
+            writer.put(Failure(task, LOST, str(error), traceback.format_exc()))
+        raise ReplicaLostError(str(error)) from error
+
+
+def _follow(start: Start, replica: Replica, pipeline: "Renderer", journal: Journal) -> None:
+    """Compute along with the leader, who writes. What only this rank knows of a failure, it records
+    itself."""
+    from runner.pipeline import DroppedError
+
+    fingerprints = _fingerprints(start)
+    for number in replica.follow():
+        for tasks, degraded in _parts(start, number):
+            try:
+                for _ in pipeline.render(tasks, degraded):
+                    pass
+            except DroppedError:
+                return
+            except StoreLostError:
+                raise
+            except Exception as error:
+                for task in tasks:
+                    fingerprint, trace = fingerprints.of(task), traceback.format_exc()
+                    journal.failed(task.index, fingerprint, LOST, str(error), trace)
+                raise ReplicaLostError(str(error)) from error
+
+
+def _fingerprints(start: Start) -> Fingerprints:
+    """Hashes for another thread than rank 0's main one, whose own may be in use."""
+    return Fingerprints(start.manifest, model.identity(start.manifest.model))
+
+
+def _parts(start: Start, number: int) -> Iterator[tuple[list[Task], tuple[str, ...]]]:
+    """A batch's tasks, whole, or one by one where a process died in it; and what that makes of
+    their record. The same on all ranks."""
+    batch = start.plan.batch(number)
+    for indices in alone(batch, start.deaths):
+        tasks = [start.plan.task(index) for index in indices]
+        yield tasks, () if indices == batch else ("batch split",)
+
+
+def _next_batches(rank: Rank, start: Start, replica: Replica) -> Iterator[int]:
+    """Batches that are this replica's to do, until we should stop."""
+    layout = replica.layout
+    mine = take(rank.store, start.pending, layout.replica, layout.replicas)
+    for number in chain(mine, _leftovers(rank, start, replica)):
+        if rank.stop.requested or _too_many_failures(rank.store, start.manifest.max_failures):
+            return
+        yield number
+
+
+def _too_many_failures(store: Store, most: int | None) -> bool:
+    if most is None:
+        return False
+    with contextlib.suppress(StoreLostError):
+        return store.add("failed", 0) >= most
+    return False
+
+
+def _leftovers(rank: Rank, start: Start, replica: Replica) -> Iterator[int]:
+    """Rank 0 waits for the others and then takes the batches that dead ones had begun."""
+    if rank.world.rank or not replica.is_alone or not wait_for_all(rank):
+        return
+    done, plan = merge(rank.folder.journals).done, start.plan
+    asked = asked_images(plan, rank.job.limit, rank.job.shard)
+    for number in start.pending:
+        wanted = [plan.task(index) for index in plan.batch(number) if asked[index]]
+        if any(not _is_made(task, start.fingerprints, done) for task in wanted):
+            yield number
+
+
+def _is_made(task: Task, fingerprints: Fingerprints, done: Mapping[int, Done]) -> bool:
+    known = done.get(task.index)
+    return known is not None and known.fingerprint == fingerprints.of(task)

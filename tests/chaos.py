@@ -1,0 +1,291 @@
+"""Random faults, one after another, on jobs that must lose nothing.
+
+python tests/chaos.py --faults 200 --seed 1
+
+Each launch has another world size and meets a fault: a rank, the launcher or everything killed,
+TERM, the stop file, a full disk, a torn journal, a cut image, a clock that jumps, a second job on
+the folder. When a job is complete, everything that DESIGN's invariants promise is compared with an
+undisturbed run, and the next job begins. Root is needed for the full disk alone.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from forked import Forked
+from jobs import Job, crc_of, ended, kill, kill_tree, workers
+
+IMAGES = 90
+SECONDS = 0.15  # an image
+DISK_BYTES = 8_000_000
+DAY_S = 86_400.0
+FROM_SCRATCH = 0.1  # of the launches
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Chaos:
+    """One run: `faults` so far, by kind, and what went wrong."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.random = random.Random(seed)
+        self.folder = folder
+        self.faults: Counter[str] = Counter()
+        self.jobs = 0
+        self.cut = ""  # the name of an image that the last fault cut
+        self.again = 0  # images made more than once
+        self.job = self.reference = self._new_job("reference", 0)
+
+    def run(self, faults: int) -> None:
+        assert self.reference.run().code == 0
+        expected = self.reference.pixels()
+        while sum(self.faults.values()) < faults:
+            self.jobs += 1
+            output = self.folder / f"disk-{self.jobs}"
+            with Disk(output) as disk:
+                self.job = self._new_job(f"job-{self.jobs}", self.jobs, output=disk.path)
+                self._until_complete(disk, faults, expected)
+
+    def _new_job(self, name: str, number: int, **values: Any) -> Job:
+        # The same prompts and seed; batches and folders as they come.
+        size = 1 + number % 3
+        return Job(self.folder / name, IMAGES, batch_size=size, stop_grace_s=5, **values)
+
+    def _until_complete(self, disk: "Disk", faults: int, expected: dict[str, int]) -> None:
+        code = 75
+        while code:
+            enough = sum(self.faults.values()) >= faults
+            code = self._launch(None if enough else self.random.choice(KINDS), disk)
+            assert code in (0, 1, 75, -signal.SIGKILL, -signal.SIGTERM), code
+            self._nothing_is_broken(expected)
+        self._everything_is_there(expected)
+
+    def _launch(self, kind: str | None, disk: "Disk") -> int:
+        """One launch with one fault; what it answered, 0 only for a complete job."""
+        processes = self.random.choice((1, 1, 2, 2, 3))
+        restarts = self.random.choice((0, 0, 2)) if processes > 1 else 0
+        hooks: dict[str, Any] = {"seconds": SECONDS}
+        if kind == "clock":
+            hooks["clock"] = self.random.choice((-DAY_S, DAY_S))
+        if kind == "at an image":
+            prompt = f"prompt {self.random.randrange(IMAGES)}"
+            hooks |= {"kill": {prompt: 1}, "marks": str(self.folder / f"marks-{time.time_ns()}")}
+            Path(hooks["marks"]).mkdir()
+        process = self._start(processes, restarts, hooks)
+        try:
+            if kind is not None:
+                self.faults[kind] += 1
+                self._wait_for_work(process)
+                getattr(self, "_" + kind.replace(" ", "_"))(process, disk)
+            end = ended(process, 90)
+        finally:
+            if process.poll() is None:
+                kill_tree(process.pid)
+        _, alive = psutil.wait_procs(self._children(), timeout=20)
+        assert not alive, f"left behind after {kind}: {alive}"
+        disk.free()
+        is_spoilt = self._spoil_files(kind)
+        print(
+            f"{sum(self.faults.values()):4} job {self.jobs} {kind}: {processes} processes, "
+            f"{restarts} restarts: {end.code}, {len(self.job.images())} of {IMAGES}",
+            flush=True,
+        )
+        return 75 if is_spoilt else end.code
+
+    def _start(self, processes: int, restarts: int, hooks: dict[str, Any]) -> Any:
+        """Mostly forked, which is quick; now and then from scratch, as users do it."""
+        if self.random.random() < FROM_SCRATCH:
+            return self.job.start(processes=processes, restarts=restarts, hooks=hooks)
+        return Forked(["run", str(self.job.manifest)], hooks, processes, restarts)
+
+    def _children(self) -> list[psutil.Process]:
+        """Whatever of the launch is left: orphans come to us, see PR_SET_CHILD_SUBREAPER."""
+        for process in (children := psutil.Process().children(recursive=True)):
+            with suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+        return [process for process in children if process.is_running()]
+
+    def _wait_for_work(self, process: Any) -> None:
+        """Some faults come during the start, most during the work."""
+        if self.random.random() < 0.2:
+            time.sleep(self.random.uniform(0.5, 4))
+            return
+        before, end = len(self.job.images()), time.monotonic() + 60
+        wanted = self.random.randrange(1, 12)
+        while len(self.job.images()) < before + wanted and process.poll() is None:
+            if time.monotonic() > end:
+                ended(process, 0)  # says where it hangs
+            time.sleep(0.02)
+
+    def _kill_a_rank(self, process: Any, disk: "Disk") -> None:
+        kill(self.random.choice(workers(process.pid) or [psutil.Process(process.pid)]))
+
+    def _kill_the_launcher(self, process: Any, disk: "Disk") -> None:
+        process.kill()
+
+    def _kill_all(self, process: Any, disk: "Disk") -> None:
+        with suppress(psutil.NoSuchProcess):
+            kill_tree(process.pid)
+
+    def _term(self, process: Any, disk: "Disk") -> None:
+        process.terminate()
+
+    def _two_ctrl_c(self, process: Any, disk: "Disk") -> None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(self.random.uniform(0.05, 0.5))
+        process.send_signal(signal.SIGINT)
+
+    def _stop_file(self, process: Any, disk: "Disk") -> None:
+        with suppress(FileNotFoundError):
+            (self.job.output / ".runner" / "stop").touch()
+
+    def _full_disk(self, process: Any, disk: "Disk") -> None:
+        disk.fill(self.random.randrange(4096))
+
+    def _torn_journal(self, process: Any, disk: "Disk") -> None:
+        self._kill_all(process, disk)
+
+    _cut_image = _torn_journal
+    _lost_reports = _torn_journal
+
+    def _clock(self, process: Any, disk: "Disk") -> None:
+        self._kill_all(process, disk)
+
+    def _at_an_image(self, process: Any, disk: "Disk") -> None:
+        """The hook does it, where the image is still to be made."""
+
+    def _two_jobs(self, process: Any, disk: "Disk") -> None:
+        hooks = {"seconds": SECONDS}
+        second = ended(Forked(["run", str(self.job.manifest)], hooks, 1, 0))
+        first = process.poll()
+        is_refused = second.code == 2 and "another job works on this folder" in second.err
+        # Before the first has its lock, or after its end, the second is alone.
+        assert is_refused or second.code == 0 or first is not None, (second.code, second.err)
+
+    def _spoil_files(self, kind: str | None) -> bool:
+        """What a crash of the machine leaves: the end of a journal or of an image lost."""
+        if kind == "torn journal":
+            journals = [*(self.job.output / ".runner" / "journal").glob("*")]
+            for path in self.random.sample(journals, min(2, len(journals))):
+                os.truncate(path, max(0, path.stat().st_size - self.random.randrange(1, 300)))
+        if kind == "cut image" and self.job.images():
+            path = self.job.output / self.random.choice(self.job.images())
+            os.truncate(path, self.random.randrange(path.stat().st_size))
+            self.cut = path.name
+        if kind == "lost reports":
+            for name in ("metadata.jsonl", "summary.json", "failures.jsonl"):
+                (self.job.output / name).unlink(missing_ok=True)
+        return kind in ("torn journal", "cut image", "lost reports")
+
+    def _nothing_is_broken(self, expected: dict[str, int]) -> None:
+        """After each fault: every image under a final name is whole and right."""
+        partial = {path.name for path in self.job.partial_files() if path.suffix == ".png"}
+        assert partial <= {self.cut}, partial
+        for name in set(self.job.images()) - partial:
+            assert expected[name] == crc_of(self.job.output / name), name
+        self.cut = self.cut if partial else ""
+
+    def _everything_is_there(self, expected: dict[str, int]) -> None:
+        job, wanted = self.job, list(range(IMAGES))
+        assert job.pixels() == expected
+        assert job.partial_files() == []
+        assert job.failures() == []
+        lines = job.metadata()
+        assert [line["index"] for line in lines] == wanted
+        assert [line["prompt"] for line in lines] == job.prompts
+        entries = {line["done"]: line for line in job.journal() if "done" in line}
+        assert sorted(entries) == wanted
+        for index, line in entries.items():
+            data = (job.output / f"{index:06d}.png").read_bytes()
+            assert (line["size"], line["crc"]) == (len(data), zlib.crc32(data))
+        summary = job.summary()
+        assert (summary["outcome"], summary["done"], summary["failed"]) == ("complete", IMAGES, 0)
+        assert not [*(job.output / ".runner" / "locks").glob("*.json")]
+        made = Counter(line["done"] for line in job.journal() if line.get("made"))
+        self.again += sum(count - 1 for count in made.values())
+        before = {path: path.stat().st_mtime_ns for path in job.output.glob("*.png")}
+        assert (
+            ended(Forked(["run", str(job.manifest)], {}, 1, 0)).code == 0
+        )  # the same command once more touches nothing
+        assert before == {path: path.stat().st_mtime_ns for path in job.output.glob("*.png")}
+
+
+KINDS = (
+    *("kill a rank", "kill the launcher", "kill all", "term", "two ctrl c", "stop file"),
+    *("full disk", "torn journal", "cut image", "lost reports", "clock", "at an image"),
+    "two jobs",
+)
+
+
+class Disk:
+    """A folder on a file system of its own that can be filled; a plain folder without root."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> "Disk":
+        self.path.mkdir()
+        self.is_mounted = os.geteuid() == 0
+        if self.is_mounted:
+            words = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.path)]
+            subprocess.run(words, check=True)
+        self.filler = self.path / "filler.bin"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_mounted:
+            subprocess.run(["umount", "-l", str(self.path)], check=True)
+
+    def fill(self, left: int) -> None:
+        """Leave about so many bytes."""
+        if not self.is_mounted:
+            return
+        with suppress(OSError), self.filler.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        with suppress(OSError):
+            os.truncate(self.filler, max(0, self.filler.stat().st_size - left))
+
+    def free(self) -> None:
+        self.filler.unlink(missing_ok=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    start = time.monotonic()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # to see what a launch leaves behind
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+        chaos = Chaos(options.seed, Path(folder))
+        chaos.run(options.faults)
+    figures = {
+        "faults": sum(chaos.faults.values()),
+        "kinds": dict(chaos.faults),
+        "jobs": chaos.jobs,
+        "images": chaos.jobs * IMAGES,
+        "partial files": 0,
+        "lost": 0,
+        "duplicates": 0,
+        "made again": chaos.again,
+        "seconds": round(time.monotonic() - start),
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

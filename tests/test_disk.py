@@ -1,0 +1,143 @@
+"""Full, read-only and broken disks: one line, whole files, resumable."""
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs import Job, ended, running
+
+from runner import disk
+from runner.errors import DiskError, FolderError
+from runner.folder import OutputFolder
+from runner.journal import Journal, merge
+from runner.manifest import OutputSpec
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """1 MB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path], check=True)
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+# Case 30.
+@needs_root
+@pytest.mark.parametrize("processes", [1, 2])
+def test_one_megabyte(tmp_path: Path, small_disk: Path, processes: int) -> None:
+    # Random pixels of 128 × 128 take 49 kB: about 18 fit.
+    job = Job(tmp_path, 30, output=small_disk / "out", parameters={"height": 128, "width": 128})
+    end = job.run(processes=processes)
+    lines = [line for line in end.err.splitlines() if line.startswith("runner:")]
+    assert end.code == 1
+    assert "free, 30 images may take" in lines[0]
+    problems = [line for line in lines if "No space left on device" in line]
+    assert 1 <= len(problems) <= processes
+    assert "run the same command again" in problems[0]
+    assert "File" not in end.err or processes > 1  # torchrun has a traceback of its own
+    assert job.partial_files() == []
+    assert 10 < len(job.images()) < 30
+    assert job.status() == 75  # answers on a full disk, too
+    before = job.pixels()
+    subprocess.run(["mount", "-o", "remount,size=8m", small_disk], check=True)
+    assert job.run(processes=processes).code == 0
+    assert len(job.images()) == 30
+    assert before.items() <= job.pixels().items()
+
+
+@needs_root
+def test_no_inode_left(tmp_path: Path, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,nr_inodes=40", small_disk], check=True)
+    job = Job(tmp_path, 60, output=small_disk / "out")
+    end = job.run()
+    assert end.code == 1
+    assert "No space left on device" in end.err
+    assert job.partial_files() == []
+    assert 10 < len(job.images()) < 60
+    subprocess.run(["mount", "-o", "remount,nr_inodes=400,size=8m", small_disk], check=True)
+    assert job.run().code == 0
+
+
+@needs_root
+def test_a_disk_that_turned_read_only(tmp_path: Path, small_disk: Path) -> None:
+    job = Job(tmp_path, 60, output=small_disk / "out")
+    job.run(hooks={"kill": {"prompt 9": 1}})
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert job.status() == 75
+    refused = job.run()
+    assert refused.code in (1, 2)
+    assert refused.err.count("Read-only file system") == 1
+    assert "Traceback" not in refused.err
+    subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+    assert job.run().code == 0
+
+
+@needs_root
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    """As on a quota or a lost permission: no image of it counts as failed."""
+    job = Job(tmp_path, 60)
+    with running(job.start(hooks={"seconds": 0.2})) as process:
+        job.wait_for_images(3)
+        subprocess.run(["chattr", "+i", job.output], check=True)
+        try:
+            end = ended(process, 30)
+        finally:
+            subprocess.run(["chattr", "-i", job.output], check=True)
+    assert end.code == 1
+    assert end.err.count("Operation not permitted") == 1
+    assert job.status() == 75
+    assert job.failures() == []
+    assert job.run().code == 0
+
+
+def test_a_disk_without_room_for_one_image_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path, 3, parameters={"height": 1024, "width": 1024})
+    from runner.manifest import load
+    from runner.plan import Plan
+
+    loaded = load(job.manifest)
+    plan = Plan(loaded.manifest, loaded.prompts, loaded.path)
+    folder = OutputFolder(tmp_path, OutputSpec())
+    disk.check(folder)
+    assert disk.notice(folder, plan, 3) is None
+    assert "images may take" in str(disk.notice(folder, plan, 10**9))
+    monkeypatch.setattr(disk, "_free", lambda folder: (1000, 100))
+    with pytest.raises(FolderError, match=r"No space left on device \(1000 bytes, 100 files\)"):
+        disk.check(folder)
+    monkeypatch.setattr(disk, "_free", lambda folder: (10**12, 0))
+    with pytest.raises(FolderError, match="0 files"):
+        disk.check(folder)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+def test_a_journal_line_is_whole_or_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    journal = Journal(tmp_path, 1, 0, "5f3a90c2")
+    journal.done(0, "f", 1, 2, {})
+    write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if len(data) > 20:
+            return write(descriptor, data[:20])  # the disk takes a part …
+        raise OSError(number, os.strerror(number))  # … and no more
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(DiskError, match="run the same command again"):
+            journal.done(1, "f" * 30, 1, 2, {})
+    journal.done(2, "f", 1, 2, {})
+    journal.close()
+    record = merge(tmp_path)
+    assert sorted(record.done) == [0, 2]
+    assert not record.unclean
+    assert journal.path.read_text().count("\n") == 3

@@ -1,0 +1,177 @@
+"""xDiT and ParaAttention where neither package is needed: settings, and what is refused in time."""
+
+import importlib.metadata
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from runner.cli import main
+from runner.errors import StrategyError
+from runner.strategies import Asked, Layout, ParaAttention, XDit
+from runner.strategies.xdit_models import MODELS
+from runner.world import World
+
+SMALL = {"height": 64, "width": 64, "max_sequence_length": 16, "num_inference_steps": 2}
+EVEN = "a red fox in the snow"  # with Qwen-Image's template 16 tokens
+
+
+@pytest.fixture
+def plan_words(manifest: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> Any:
+    """What `plan --world-size N` says, and its exit code."""
+
+    def words(model: Path, strategy: Any, world_size: int, **values: Any) -> tuple[int, str]:
+        values = {"parameters": SMALL, "prompts": [EVEN], **values}
+        path = manifest(model=str(model), strategy=strategy, **values)
+        code = main(["plan", str(path), "--world-size", str(world_size)])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return words
+
+
+def xdit(**degrees: Any) -> dict[str, Any]:
+    return {"kind": "xdit", **{f"{name}_degree": degree for name, degree in degrees.items()}}
+
+
+REFUSED = [
+    ("flux", xdit(ulysses=2), 3, {}, "ulysses 2 × ring 1 × pipefusion 1 × cfg 1 = 2 ranks"),
+    ("flux", xdit(ulysses=3), 3, {}, "does not divide the 4 attention heads"),
+    ("flux", xdit(cfg=2), 2, {}, "takes no cfg_degree over 1"),
+    ("flux", xdit(pipefusion=3), 3, {}, "leaves no block for the last stage"),
+    ("flux", {**xdit(ring=2), "attention_backend": "sdpa"}, 2, {}, "does not work with ring"),
+    ("flux", xdit(ring=2), 2, {}, "take no float32"),
+    ("flux", {**xdit(ulysses=2), "attention_backend": "cudnn"}, 2, {}, "takes no float32"),
+    ("flux", xdit(ulysses=2), 2, {"parameters": {**SMALL, "height": 48}}, "is 3 rows of latents"),
+    (
+        "flux",
+        xdit(ulysses=2),
+        2,
+        {"parameters": {**SMALL, "max_sequence_length": 15}},
+        "the text has 15 tokens",
+    ),
+    (
+        "flux",
+        xdit(pipefusion=2),
+        2,
+        {"parameters": {**SMALL, "true_cfg_scale": 2.0}},
+        "true_cfg_scale: xfuser's FluxPipeline ignores it",
+    ),
+    ("qwen", xdit(pipefusion=2), 2, {}, "takes no pipefusion_degree over 1"),
+    ("qwen", xdit(ulysses=2), 2, {"prompts": ["a red fox"]}, "has 13 tokens"),
+    ("qwen", xdit(ulysses=2), 2, {"batch_size": 2}, "ignores the mask"),
+    ("qwen", {"kind": "para_attn", "ulysses_degree": 2}, 2, {"batch_size": 2}, "attention mask"),
+    ("flux", {"kind": "para_attn", "ulysses_degree": 2}, 3, {}, "= 2 ranks a replica does not"),
+    ("flux", {"kind": "para_attn", "ulysses_degree": 3}, 3, {}, "does not divide the 4 attention"),
+    (
+        "flux",
+        {"kind": "para_attn", "ulysses_degree": 2},
+        2,
+        {"parameters": {**SMALL, "max_sequence_length": 15}},
+        "use context_parallel with ulysses_degree: 2",
+    ),
+    ("flux", {"kind": "para_attn", "first_block_cache": 0.1}, 1, {}, "leave it out"),
+    ("flux", {"kind": "para_attn", "parallel_vae": True}, 1, {}, "another image"),
+    ("flux", {"kind": "xdit", "cfg_degree": 3}, 3, {}, "cfg_degree"),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "world_size", "values", "words"), REFUSED, ids=lambda value: str(value)
+)
+def test_refused_by_plan(models, plan_words, model, strategy, world_size, values, words):
+    code, said = plan_words(models / model, strategy, world_size, **values)
+    assert code == 2
+    assert words in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_other_models_are_refused_with_those_that_work(models, plan_words, tmp_path):
+    folder = tmp_path / "other"
+    folder.mkdir()
+    index = json.loads((models / "flux" / "model_index.json").read_text())
+    for name in ("transformer", "vae", "scheduler"):
+        (folder / name).symlink_to(models / "flux" / name)
+    (folder / "model_index.json").write_text(json.dumps(index))
+    tiny.edit_json(
+        folder / "model_index.json",
+        _class_name="ChromaPipeline",
+        transformer=["diffusers", "ChromaTransformer2DModel"],
+    )
+    for kind, known in (("xdit", "SanaPipeline"), ("para_attn", "FluxTransformer2DModel")):
+        code, said = plan_words(folder, {"kind": kind, "ulysses_degree": 2}, 2)
+        assert code == 2
+        assert known in said
+        assert "use context_parallel or data_parallel" in said
+
+
+def test_good_plans_say_what_is_missing_and_what_is_approximate(models, plan_words):
+    code, said = plan_words(models / "flux", xdit(ulysses=2, pipefusion=2), 8)
+    assert code == 0
+    assert "2 replicas × 4 ranks" in said
+    assert "PipeFusion is approximate" in said
+    code, said = plan_words(models / "qwen", {"kind": "para_attn", "ulysses_degree": 2}, 2)
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "extra"),
+    [(XDit(ulysses_degree=2), "xdit"), (ParaAttention(ulysses_degree=2), "para-attn")],
+)
+def test_a_start_without_the_package_is_refused_with_the_line_that_installs_it(
+    models, monkeypatch, strategy, extra
+):
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    for device, is_refused in (("gpu", True), (None, False)):
+        asked = Asked(
+            model="flux", folder=models / "flux", dtype="bfloat16", batch_size=1, images=tuple,
+            device=device, component_bytes=dict, machine=lambda: None,
+        )  # fmt: skip
+        line = f"pip install -c constraints.txt '.[{extra}]'"
+        if is_refused:
+            with pytest.raises(StrategyError, match=r"is not installed: ") as refused:
+                strategy.resolve(asked, World(world_size=2))
+            assert line in str(refused.value)
+        else:
+            assert line in strategy.resolve(asked, World(world_size=2)).remarks[0]
+
+
+def test_xdit_without_a_gpu_is_refused_at_the_start(models, manifest, capsys):
+    path = manifest(model=str(models / "flux"), strategy=xdit(ulysses=1, ring=1), prompts=["x"])
+    assert main(["plan", str(path)]) == 0
+    asked = Asked(
+        model="flux", folder=models / "flux", dtype="float32", batch_size=1, images=tuple,
+        device="cpu", component_bytes=dict, machine=lambda: None,
+    )  # fmt: skip
+    with pytest.raises(StrategyError, match="needs a GPU, and there is none; use context_parallel"):
+        XDit(ulysses_degree=2).resolve(asked, World(world_size=2))
+
+
+def test_what_xfuser_imports_and_does_not_declare(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "triton" or None)
+    XDit(ulysses_degree=2)._check_modules()
+    with pytest.raises(StrategyError, match="needs sageattention, .* pip install sageattention"):
+        XDit(ulysses_degree=2, attention_backend="sage")._check_modules()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StrategyError, match="pip install triton"):
+        XDit(ulysses_degree=2)._check_modules()
+
+
+def test_the_last_rank_of_an_xdit_replica_leads():
+    layouts = [XDit(ulysses_degree=2, pipefusion_degree=2).layout(World(rank, world_size=8))
+               for rank in range(8)]  # fmt: skip
+    assert [layout.is_leader for layout in layouts] == [False] * 3 + [True] + [False] * 3 + [True]
+    assert layouts[5] == Layout(2, 1, 4, 1, leader=3)
+
+
+def test_every_supported_pipeline_is_in_diffusers():
+    import diffusers
+
+    assert not [name for name in MODELS if not hasattr(diffusers, name)]

@@ -1,0 +1,312 @@
+"""xDiT and ParaAttention with their real packages, on CPUs (make test-engines)."""
+
+import inspect
+import itertools
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from launches import Launcher
+from test_parallel import EVEN, EVEN_NEGATIVE, floats, render, write
+
+from runner.errors import StrategyError
+from runner.strategies import Asked, XDit
+from runner.strategies.facts import ModelFacts
+from runner.strategies.xdit_models import MODELS, SCHEDULERS
+from runner.world import World
+
+pytestmark = pytest.mark.engines
+CLASSES = {"flux": "FluxTransformer2DModel", "qwen": "QwenImageTransformer2DModel"}
+
+
+@pytest.fixture(scope="module")
+def one_process(ranks, models, tmp_path_factory):
+    """The float images of one process, by model. FLUX without true_cfg_scale and negative prompt
+    as well, which xfuser's pipeline does not take."""
+    found = {}
+    for name, is_plain in (("flux", False), ("qwen", False), ("flux", True)):
+        path = write(
+            tmp_path_factory.mktemp(name), models / name, "data_parallel", "", EVEN, EVEN_NEGATIVE
+        )
+        if is_plain:
+            plain(path)
+        ended = render(ranks, 1, path, "patches:keep_floats")
+        assert ended.codes == [0], ended.words
+        found[name, is_plain] = floats(path.parent)
+    return found
+
+
+def plain(path: Path) -> None:
+    text = path.read_text()
+    start, end = text.index("true_cfg_scale"), text.index("}", text.index("true_cfg_scale"))
+    path.write_text(text[:start] + text[end:])
+
+
+def difference(expected: list[np.ndarray], folder: Path) -> float:
+    pairs = zip(expected, floats(folder), strict=True)
+    return float(max(np.abs(one - other).max() for one, other in pairs))
+
+
+# --- ParaAttention ----------------------------------------------------------------------------
+
+PARA_ATTN = {
+    "ulysses": (2, "{kind: para_attn, ulysses_degree: 2}"),
+    "ring": (2, "{kind: para_attn, ring_degree: 2}"),
+    "unified": (4, "{kind: para_attn, ulysses_degree: 2, ring_degree: 2}"),
+}
+
+
+@pytest.mark.parametrize("variant", PARA_ATTN)
+@pytest.mark.parametrize("model", CLASSES, ids=CLASSES.get)
+def test_para_attn_equals_one_process(ranks, models, one_process, tmp_path, model, variant):
+    world_size, strategy = PARA_ATTN[variant]
+    path = write(tmp_path / "job", models / model, strategy, "", EVEN, EVEN_NEGATIVE)
+    ended = render(ranks, world_size, path, "patches:keep_floats")
+    assert ended.codes == [0] * world_size, ended.words
+    found = difference(one_process[model, False], path.parent)
+    print(f"{model} {strategy}: {found:.1e}")
+    assert found <= 1e-5
+
+
+# --- xDiT: images -----------------------------------------------------------------------------
+
+XDIT = [
+    ("flux", 2, "ulysses_degree: 2"),
+    ("flux", 4, "ulysses_degree: 2"),  # two replicas
+    ("qwen", 2, "ulysses_degree: 2"),
+    # All steps are warm-up steps: what comes after them is approximate.
+    ("flux", 2, "pipefusion_degree: 2, warmup_steps: 2"),
+    ("flux", 4, "pipefusion_degree: 2, ulysses_degree: 2, warmup_steps: 2"),
+]
+
+
+@pytest.fixture(scope="module")
+def xfuser_ranks():
+    launcher = Launcher("xfuser_probes:install")
+    yield launcher
+    launcher.close()
+
+
+@pytest.mark.parametrize(("model", "world_size", "degrees"), XDIT)
+def test_xdit_equals_one_process(
+    xfuser_ranks, models, one_process, tmp_path, model, world_size, degrees
+):
+    """Everything is xfuser's but what it asks of the device."""
+    strategy = f"{{kind: xdit, {degrees}}}"
+    path = write(tmp_path / "job", models / model, strategy, "", EVEN, EVEN_NEGATIVE)
+    is_plain = "pipefusion" in degrees
+    if is_plain:
+        plain(path)
+    ended = render(xfuser_ranks, world_size, path, "patches:keep_floats")
+    assert ended.codes == [0] * world_size, ended.words
+    found = difference(one_process[model, is_plain], path.parent)
+    print(f"{model} {strategy} on {world_size}: {found:.1e}")
+    assert found <= 1e-5
+    lines = (path.parent / "out" / "metadata.jsonl").read_text().splitlines()
+    assert [json.loads(line)["prompt"] for line in lines] == list(EVEN)
+
+
+# --- xDiT: what we took from xfuser 0.7.0 -----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def xfuser():
+    """Imported in this process, its device probes answered."""
+    import xfuser_probes
+
+    is_available = inspect.getattr_static(__import__("torch").cuda, "is_available")
+    xfuser_probes.install()
+    import torch
+    import xfuser
+
+    yield xfuser
+    torch.cuda.is_available = is_available
+
+
+def flags(call: Any) -> dict[str, bool]:
+    """What `check_model_parallel_state` around a wrapped call allows; all where it is not there."""
+    found = dict.fromkeys(("sequence", "pipefusion", "cfg"), True)
+    while call is not None:
+        for name, cell in zip(call.__code__.co_freevars, call.__closure__ or (), strict=True):
+            kind = name.split("_")[0]
+            if name.endswith("_available") and kind in found:
+                found[kind] = cell.cell_contents
+        call = getattr(call, "__wrapped__", None)
+    return found
+
+
+def test_the_supported_list_is_that_of_the_wrapped_pipelines(xfuser):
+    import diffusers
+    from xfuser.model_executor.pipelines.register import xFuserPipelineWrapperRegister as Register
+
+    need_more = {"FluxControlPipeline", "LattePipeline", "CogVideoXPipeline", "ConsisIDPipeline"}
+    ours = {name for name, supported in MODELS.items() if supported.wraps}
+    assert ours == {found.__name__ for found in Register._XFUSER_PIPE_MAPPING} - need_more
+    for name in ours:
+        supported, pipeline = MODELS[name], getattr(diffusers, name)
+        call = Register.get_class(pipeline).__call__
+        allowed, taken = flags(call), inspect.signature(call).parameters
+        passes_all = "args" in taken
+        has_guidance = passes_all or "negative_prompt" in taken
+        assert supported.ulysses == allowed["sequence"], name
+        assert not supported.ring or allowed["sequence"], name
+        assert supported.pipefusion == allowed["pipefusion"], name
+        assert supported.cfg == (allowed["cfg"] and has_guidance), name
+        lost = set() if passes_all else set(inspect.signature(pipeline.__call__).parameters)
+        lost = {n for n in lost - set(taken) if not n.endswith("_embeds") and "image" not in n}
+        assert set(supported.ignores) == lost, name
+
+
+# The pipeline's class → a model of xfuser's own runner.
+RUNNER_MODELS = {
+    "FluxPipeline": "FLUX.1-dev",
+    "Flux2Pipeline": "FLUX.2-dev",
+    "Flux2KleinPipeline": "FLUX.2-klein-9B",
+    "Lumina2Pipeline": "Lumina2",
+    "QwenImagePipeline": "Qwen-Image",
+    "StableDiffusion3Pipeline": "SD3.5",
+}
+
+
+@pytest.mark.parametrize("name", RUNNER_MODELS)
+def test_the_supported_list_is_that_of_its_runner(xfuser, name):
+    import xfuser.model_executor.models.runner_models  # noqa: F401  (it registers them)
+    from xfuser.model_executor.models.runner_models.base_model import MODEL_REGISTRY
+
+    has, ours = MODEL_REGISTRY[RUNNER_MODELS[name]].capabilities, MODELS[name]
+    assert ours.ulysses == has.ulysses_degree
+    assert ours.ring == has.ring_degree
+    assert ours.pipefusion == has.pipefusion_parallel_degree
+    assert ours.cfg == has.use_cfg_parallel
+
+
+def test_transformers_and_schedulers_are_there(xfuser):
+    import importlib
+
+    from xfuser.model_executor.schedulers.register import xFuserSchedulerWrappersRegister as Steps
+
+    for supported in MODELS.values():
+        module, _, name = supported.transformer.partition(":")
+        assert not module or hasattr(importlib.import_module(module), name)
+    known = {found.__name__ for found in Steps._XFUSER_SCHEDULER_MAPPING}
+    assert set(SCHEDULERS) <= known
+
+
+CALLS = {
+    "xfuser.core.distributed:init_distributed_environment": [
+        "world_size", "rank", "distributed_init_method", "local_rank", "backend",
+    ],
+    "xfuser.core.distributed:initialize_runtime_state": ["pipeline", "engine_config"],
+    "xfuser.core.distributed:get_runtime_state": [],
+    "xfuser.core.distributed.runtime_state:DiTRuntimeState.set_input_parameters": [
+        "self", "height", "width", "batch_size", "num_inference_steps", "seed",
+        "max_condition_sequence_length", "split_text_embed_in_sp",
+    ],
+    "xfuser:xFuserArgs.create_config": ["self"],
+    "xfuser.model_executor.pipelines.base_pipeline:xFuserPipelineBaseWrapper.__init__": [
+        "self", "pipeline", "engine_config", "cache_args",
+    ],
+    "xfuser.model_executor.pipelines.register:xFuserPipelineWrapperRegister.get_class": ["pipe"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_calls_to_xfuser_are_as_they_were(xfuser, name):
+    import importlib
+
+    module, _, path = name.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    assert list(inspect.signature(found).parameters) == CALLS[name]
+
+
+def test_the_arguments_of_xfuser_are_as_they_were(xfuser):
+    import importlib.metadata
+
+    assert importlib.metadata.version("xfuser") == "0.7.0"
+    fields = xfuser.xFuserArgs.__dataclass_fields__
+    defaults = {
+        "ulysses_degree": 1,
+        "ring_degree": 1,
+        "pipefusion_parallel_degree": 1,
+        "use_cfg_parallel": False,
+        "warmup_steps": 1,
+        "attention_backend": None,
+        "data_parallel_degree": 1,
+        "tensor_parallel_degree": 1,
+    }
+    assert {name: fields[name].default for name in defaults} == defaults
+
+
+# --- xDiT: what xfuser refuses, we refuse -----------------------------------------------------
+
+
+def xfuser_refuses(monkeypatch, facts: ModelFacts, strategy: XDit, height: int) -> str:
+    """xfuser's own words about degrees, heads and rows of the image; nothing where it takes them.
+    The checks are its own, the groups that they ask are ours."""
+    import torch
+    from xfuser import xFuserArgs
+    from xfuser.core.distributed import runtime_state
+
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: strategy.ranks)
+    shared = strategy.sequence_ranks
+    monkeypatch.setattr(runtime_state, "get_sequence_parallel_world_size", lambda: shared)
+    monkeypatch.setattr(runtime_state, "get_sequence_parallel_rank", lambda: 0)
+    pipe = SimpleNamespace(transformer=SimpleNamespace(config=SimpleNamespace(**facts.config)))
+    try:
+        engine, _ = xFuserArgs(
+            model="x",
+            ulysses_degree=strategy.ulysses_degree,
+            ring_degree=strategy.ring_degree,
+            pipefusion_parallel_degree=strategy.pipefusion_degree,
+            use_cfg_parallel=strategy.cfg_degree == 2,
+        ).create_config()
+        state = object.__new__(runtime_state.DiTRuntimeState)
+        state.parallel_config = engine.parallel_config
+        state._check_model_and_parallel_config(pipe, engine.parallel_config)
+        state.input_config = SimpleNamespace(height=height, width=64)
+        state.backbone_patch_size, state.vae_scale_factor = 1, 16
+        state._calc_patches_metadata()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def ours(folder: Path, strategy: XDit, height: int) -> str:
+    image = SimpleNamespace(
+        prompt_index=0,
+        prompt="x",
+        parameters={"height": height, "width": 64, "max_sequence_length": 48},
+    )
+    asked = Asked(
+        model="flux", folder=folder, dtype="bfloat16", batch_size=1, images=lambda: [image],
+        device=None, component_bytes=dict, machine=lambda: None,
+    )  # fmt: skip
+    try:
+        strategy.resolve(asked, World(world_size=strategy.ranks))
+    except StrategyError as error:
+        return str(error)
+    return ""
+
+
+def test_what_xfuser_refuses_is_refused_before(xfuser, models, monkeypatch):
+    facts = ModelFacts.read(models / "flux")
+    refused = 0
+    degrees = itertools.product((1, 2, 3, 4, 6), (1, 2, 3), (1, 2), (1, 2))
+    for ulysses, ring, pipefusion, cfg in degrees:
+        strategy = XDit(
+            ulysses_degree=ulysses, ring_degree=ring, pipefusion_degree=pipefusion, cfg_degree=cfg
+        )
+        for height in (16, 48, 64, 96, 112, 192) if strategy.ranks > 1 else ():
+            with monkeypatch.context() as patched:
+                words = xfuser_refuses(patched, facts, strategy, height)
+            if words:
+                refused += 1
+                assert ours(models / "flux", strategy, height), (strategy, height, words)
+    print(f"{refused} refused by xfuser, all of them by us")
+    assert refused > 100

@@ -1,0 +1,156 @@
+"""Properties of shards, journals and resume, for whatever hypothesis thinks of."""
+
+import os
+import tempfile
+from array import array
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runner.crashes import alone, quarantined
+from runner.journal import Journal, merge
+from runner.resume import asked_images, pending_batches
+from runner.shard import shard, take
+from runner.store import LocalStore, StoreLostError
+
+numbers = st.lists(st.integers(0, 10**6), unique=True, max_size=60)
+
+
+class _LostAfter(LocalStore):
+    """A store that is lost after some operations."""
+
+    def __init__(self, operations: int) -> None:
+        super().__init__()
+        self.left = operations
+
+    def add(self, key: str, amount: int = 1) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise StoreLostError
+        return super().add(key, amount)
+
+
+@given(numbers, st.integers(1, 9))
+def test_shards_are_a_partition_of_even_size(pending: list[int], replicas: int) -> None:
+    shards = [shard(pending, replica, replicas) for replica in range(replicas)]
+    assert sorted(number for one in shards for number in one) == sorted(pending)
+    sizes = [len(one) for one in shards]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(numbers, st.integers(1, 6), st.data())
+def test_every_batch_is_taken_once_in_any_order_of_steps(
+    pending: list[int], replicas: int, data: st.DataObject
+) -> None:
+    store = LocalStore()
+    takers = {r: take(store, pending, r, replicas) for r in range(replicas)}
+    taken: list[int] = []
+    while takers:
+        replica = data.draw(st.sampled_from(sorted(takers)))
+        number = next(takers[replica], None)
+        if number is None:
+            del takers[replica]
+        else:
+            taken.append(number)
+    assert sorted(taken) == sorted(pending)
+
+
+@given(numbers, st.integers(1, 6), st.integers(0, 40))
+def test_a_lost_store_loses_no_batch(pending: list[int], replicas: int, operations: int) -> None:
+    """Each replica finishes its own share; a batch may be taken twice, never left."""
+    taken: list[int] = []
+    for replica in range(replicas):
+        taken += take(_LostAfter(operations), pending, replica, replicas)
+    assert set(taken) == set(pending)
+
+
+events = st.lists(
+    st.tuples(
+        st.integers(1, 3),  # generation
+        st.integers(0, 2),  # rank
+        st.sampled_from(["done", "failed"]),
+        st.integers(0, 5),  # image
+    ),
+    max_size=30,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(events, st.integers(0, 400))
+def test_a_merge_says_the_last_launch_and_survives_a_tear(
+    told: list[tuple[int, int, str, int]], tear: int
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        journals: dict[tuple[int, int], Journal] = {}
+        for generation, rank, kind, index in told:
+            key = (generation, rank)
+            journal = journals.setdefault(key, Journal(folder, generation, rank, "5f3a90c2"))
+            if kind == "done":
+                journal.done(index, f"{generation}", 1, 2, {})
+            else:
+                journal.failed(index, f"{generation}", "error", "e", "")
+        record = merge(folder)
+        for index in range(6):
+            latest = max((g for g, _, _, i in told if i == index), default=0)
+            kinds = {k for g, _, k, i in told if (g, i) == (latest, index)}
+            if "done" in kinds:
+                assert record.done[index].fingerprint == str(latest)
+                assert index not in record.failed
+            elif kinds:
+                assert record.failed[index].fingerprint == str(latest)
+        if journals:
+            torn = min(journals.values(), key=lambda journal: journal.path).path
+            os.truncate(torn, min(tear, torn.stat().st_size))
+            again = merge(folder)
+            assert set(again.done) <= set(record.done)
+            assert torn.name in again.unclean
+
+
+class _Plan:
+    """What the functions of a resume need of a plan: batches of a size, in index order."""
+
+    def __init__(self, images: int, size: int) -> None:
+        self.images, self.size = images, size
+        self.batch_count = -(-images // size)
+
+    def __len__(self) -> int:
+        return self.images
+
+    def batch(self, number: int) -> tuple[int, ...]:
+        return tuple(range(number * self.size, min(self.images, (number + 1) * self.size)))
+
+
+@given(st.integers(1, 50), st.integers(1, 7), st.integers(1, 5), st.data())
+def test_what_array_jobs_do_is_together_what_is_missing(
+    images: int, size: int, parts: int, data: st.DataObject
+) -> None:
+    plan = _Plan(images, size)
+    todo = bytearray(data.draw(st.lists(st.booleans(), min_size=images, max_size=images)))
+    limit = data.draw(st.none() | st.integers(1, images))
+    found: list[array[int]] = []
+    for part in range(1, parts + 1):
+        asked = asked_images(plan, limit, (part, parts))  # type: ignore[arg-type]
+        found.append(pending_batches(plan, todo, asked))  # type: ignore[arg-type]
+    together = [number for one in found for number in one]
+    assert len(together) == len(set(together))
+    made = {index for number in together for index in plan.batch(number)}
+    wanted = {i for i in range(images) if todo[i] and (limit is None or i < limit)}
+    assert wanted <= made
+
+
+@given(
+    st.lists(st.integers(0, 20), unique=True, min_size=1),
+    st.dictionaries(st.integers(0, 20), st.integers(1, 3)),
+)
+def test_a_batch_with_a_death_in_it_is_made_one_by_one(
+    batch: list[int], deaths: dict[int, int]
+) -> None:
+    groups = alone(batch, deaths)
+    left = [index for group in groups for index in group]
+    assert left == [index for index in batch if index not in quarantined(deaths)]
+    if set(batch) & set(deaths):
+        assert all(len(group) == 1 for group in groups)
+    else:
+        assert groups == [tuple(batch)]
