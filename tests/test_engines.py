@@ -149,15 +149,15 @@ def test_xdit_shares_guidance_and_stages(xfuser_ranks, ranks, tmp_path):
 @pytest.fixture(scope="module")
 def xfuser():
     """Imported in this process, its device probes answered."""
+    import torch
     import xfuser_probes
 
-    is_available = inspect.getattr_static(__import__("torch").cuda, "is_available")
+    is_available, check_device = torch.cuda.is_available, XDit._check_device
     xfuser_probes.install()
-    import torch
     import xfuser
 
     yield xfuser
-    torch.cuda.is_available = is_available
+    torch.cuda.is_available, XDit._check_device = is_available, check_device
 
 
 def flags(call: Any) -> dict[str, bool]:
