@@ -36,7 +36,9 @@ def replica_group(
     from runner.store import raw_store
 
     is_cpu = device.type == "cpu"
-    backend = "gloo" if is_cpu else f"cpu:gloo,{device.type}:nccl"
+    of_device = dist.get_default_backend_for_device(device)
+    # Small numbers (the "anything" variants gather lengths) go over the CPU's backend.
+    backend = of_device if is_cpu else f"cpu:gloo,{device.type}:{of_device}"
     torch.zeros(1, device=device)  # a device mesh would choose another device before its first use
     store = raw_store(world, f"group/{layout.replica}")
     store.set_timeout(TIMEOUT)

@@ -30,6 +30,8 @@ __all__ = ["DroppedError", "Failure", "Image", "Pipeline", "Renderer", "check", 
 
 log = logging.getLogger(__name__)
 
+ALONE = World()
+
 
 class DroppedError(Exception):
     """The current batch was given up, since it would not end before the deadline of a stop."""
@@ -329,7 +331,7 @@ def load(
     strategy: StrategyBase,
     device: torch.device,
     stop: Stop,
-    world: World,
+    world: World = ALONE,
     replica: Replica | None = None,
 ) -> Pipeline:
     """The pipeline where the strategy puts it. Raises ModelError where diffusers refuses."""

@@ -22,6 +22,7 @@ from runner.errors import (
     InterruptedRunError,
     ReplicaLostError,
     RunnerError,
+    StrategyError,
     refusal,
 )
 from runner.folder import OutputFolder
@@ -100,7 +101,7 @@ def _lead(
         with Progress(store, images):
             try:
                 _work(start, job, folder, store, pulse, world, stop, on_lost)
-            except ReplicaLostError:
+            except (ReplicaLostError, StrategyError):  # the latter from the self-check
                 on_lost()
                 raise
             finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 import conftest
 import numpy as np
 import pytest
+import tiny
 from launches import Ended, Launcher
 
 from runner import demo
@@ -121,6 +122,30 @@ def test_a_folder_begun_with_one_strategy_is_finished_with_another(ranks, models
     assert before.items() <= after.items()
     lines = [json.loads(line) for line in (out / "metadata.jsonl").read_text().splitlines()]
     assert [line["strategy"] for line in lines] == ["data_parallel"] * 2 + ["context_parallel"]
+
+
+@pytest.mark.parametrize("case", ["three heads", "odd size", "unequal texts in a batch"])
+def test_what_does_not_divide_gives_equal_images_too(ranks, models, tmp_path, case):
+    """Nothing is said in the manifest: the runner takes the "anything" variant by itself."""
+    model, more, height = models / "flux", "", 64
+    if case == "three heads":
+        model = tiny.flux(tmp_path / "model", heads=3)
+    elif case == "odd size":
+        height = 48  # 9 tokens
+    else:
+        model, more = models / "qwen", "batch_size: 3\n"
+    for name, world_size, strategy in (("one", 1, "data_parallel"), ("two", 2, ULYSSES)):
+        path = write(tmp_path / name, model, strategy, more)
+        sizes = f"height: {height}, width: {height}"
+        path.write_text(path.read_text().replace("height: 64, width: 64", sizes))
+        ended = render(ranks, world_size, path, "patches:keep_floats")
+        assert ended.codes == [0] * world_size, ended.words
+    pairs = list(zip(floats(tmp_path / "one"), floats(tmp_path / "two"), strict=True))
+    difference = max(np.abs(one - other).max() for one, other in pairs)
+    print(f"{case}: {difference:.1e}")
+    assert difference <= 1e-5
+    resolved = (tmp_path / "two" / "out" / "manifest.yaml").read_text()
+    assert "ulysses_anything: true" in resolved
 
 
 @pytest.mark.skipif(not (demo.MODEL_DIR / "model_index.json").is_file(), reason="not trained yet")

@@ -179,7 +179,8 @@ class ContextParallel(StrategyBase):
             cut = facts.text_tokens(image.parameters)
             if facts.text_varies and cut is not None:
                 for name, text in _texts(image.prompt, image.parameters):
-                    texts.setdefault((text, cut), (image.prompt_index, name))
+                    if self._counts(text):
+                        texts.setdefault((text, cut), (image.prompt_index, name))
             if image.parameters is seen:
                 continue  # images that share their parameters share these counts
             seen = image.parameters
@@ -189,21 +190,19 @@ class ContextParallel(StrategyBase):
                 found.setdefault((f"the image {width}×{height}", count), image.prompt_index)
             if cut is not None and not facts.text_varies:
                 found.setdefault(("the text", cut), image.prompt_index)
-        needs_texts = self.variant == "unified" or False in (
+        counts = facts.tokens_of([text for text, _ in texts]) if texts else []
+        for ((text, cut), (place, name)), count in zip(texts.items(), counts, strict=True):
+            found.setdefault((f'the {name} "{text[:40]}"', min(count, cut)), place)
+        return [(place, what, count) for (what, count), place in found.items()]
+
+    def _counts(self, text: str) -> bool:
+        """Whether the tokens of a text matter: all do where they must divide; else any number
+        does, and only a text of few words can have fewer tokens than ranks."""
+        must_divide = self.variant == "unified" or False in (
             self.ulysses_anything,
             self.ring_anything,
         )
-        # Where any length will do, only a text of few words can be too short.
-        some = {
-            key: value
-            for key, value in texts.items()
-            if needs_texts or len(key[0].split()) < 2 * self.ranks
-        }
-        if some:
-            counts = facts.tokens_of([text for text, _ in some])
-            for ((text, cut), (place, name)), count in zip(some.items(), counts, strict=True):
-                found.setdefault((f'the {name} "{text[:40]}"', min(count, cut)), place)
-        return [(place, what, count) for (what, count), place in found.items()]
+        return must_divide or len(text.split()) < 2 * self.ranks
 
     def load(self, source: Source, device: "torch.device", world: World) -> Any:
         pipe = load_whole(source, device)

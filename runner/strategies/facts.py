@@ -28,12 +28,14 @@ class ModelFacts:
     index: Mapping[str, Any]
     denoiser: str  # "transformer" or "unet"; "" where there is neither
     config: Mapping[str, Any]  # the denoiser's
+    vae: Mapping[str, Any]  # the decoder's
 
     @classmethod
     def read(cls, folder: Path) -> "ModelFacts":
         index = _json(folder / "model_index.json")
         denoiser = next((name for name in ("transformer", "unet") if index.get(name)), "")
-        return cls(folder, index, denoiser, _json(folder / denoiser / "config.json"))
+        config = _json(folder / denoiser / "config.json")
+        return cls(folder, index, denoiser, config, _json(folder / "vae" / "config.json"))
 
     def config_of(self, component: str) -> dict[str, Any]:
         return _json(self.folder / component / "config.json")
@@ -84,10 +86,9 @@ class ModelFacts:
     @property
     def vae_factor(self) -> int:
         """Pixels a latent along one side."""
-        vae = self.config_of("vae")
-        if "block_out_channels" in vae:
-            return int(2 ** (len(vae["block_out_channels"]) - 1))
-        return int(2 ** len(vae.get("temperal_downsample", (1, 1, 1))))
+        if "block_out_channels" in self.vae:
+            return int(2 ** (len(self.vae["block_out_channels"]) - 1))
+        return int(2 ** len(self.vae.get("temperal_downsample", (1, 1, 1))))
 
     def size(self, parameters: Mapping[str, Any]) -> tuple[int, int]:
         """(height, width) in pixels, the pipelines' default where the parameters leave it open."""
@@ -102,11 +103,10 @@ class ModelFacts:
 
     def decoder_channels(self, default: int) -> int:
         """Channels of the decoder's last wide layer, which has every pixel."""
-        vae = self.config_of("vae")
-        channels = vae.get("block_out_channels")
+        channels = self.vae.get("block_out_channels")
         if channels:
             return int(channels[min(1, len(channels) - 1)])
-        return int(vae["base_dim"] * 2) if "base_dim" in vae else default
+        return int(self.vae["base_dim"] * 2) if "base_dim" in self.vae else default
 
     def image_tokens(self, parameters: Mapping[str, Any]) -> int | None:
         if self.token_side is None:
