@@ -170,7 +170,7 @@ def fail_encoding() -> None:
     FluxPipeline.encode_prompt = fail
 
 
-def wrong_mesh() -> None:
+def wrong_images() -> None:
     """A replica that computes something else: what --self-check is for."""
     from runner.strategies import ContextParallel
 

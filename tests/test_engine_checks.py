@@ -5,6 +5,7 @@ import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,6 +108,39 @@ def test_other_models_are_refused_with_those_that_work(models, plan_words, tmp_p
         assert code == 2
         assert known in said
         assert "use context_parallel or data_parallel" in said
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"max_sequence_length": 15}, "the text has 15 tokens"),
+        ({"height": 48, "width": 80}, "the image 80×48 has 15 tokens"),
+    ],
+)
+def test_tokens_of_flux2_are_counted(tmp_path, parameters, words):
+    """xfuser pads them, and lets the padding be attended to."""
+    files = {
+        "model_index.json": {
+            "_class_name": "Flux2Pipeline",
+            "transformer": ["diffusers", "Flux2Transformer2DModel"],
+            "vae": ["diffusers", "AutoencoderKLFlux2"],
+            "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+        },
+        "transformer/config.json": {"num_attention_heads": 48, "num_layers": 8, "patch_size": 1},
+        "vae/config.json": {"block_out_channels": [128, 256, 512, 512]},
+    }
+    for name, values in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(values))
+    image = SimpleNamespace(
+        prompt_index=0, prompt="x", parameters={"height": 64, "width": 64, **parameters}
+    )
+    asked = Asked(
+        model="flux2", folder=tmp_path, dtype="bfloat16", batch_size=1, images=lambda: [image],
+        device=None, component_bytes=dict, machine=lambda: None,
+    )  # fmt: skip
+    with pytest.raises(StrategyError, match=words):
+        XDit(ulysses_degree=2).resolve(asked, World(world_size=2))
 
 
 def test_good_plans_say_what_is_missing_and_what_is_approximate(models, plan_words):

@@ -109,21 +109,55 @@ def test_xdit_equals_one_process(
     assert [json.loads(line)["prompt"] for line in lines] == list(EVEN)
 
 
+def write_sd3(folder: Path, model: Path, strategy: str) -> Path:
+    folder.mkdir()
+    path = folder / "job.yaml"
+    parameters = {"height": 64, "width": 64, "num_inference_steps": 2, "guidance_scale": 4.0}
+    path.write_text(
+        f"model: {model}\nstrategy: {strategy}\noutput: {folder / 'out'}\nseed: 3\n"
+        f"parameters: {json.dumps({**parameters, 'negative_prompt': 'a cat'})}\n"
+        f"prompts: {json.dumps(EVEN)}\n"
+    )
+    return path
+
+
+def test_xdit_shares_guidance_and_stages(xfuser_ranks, ranks, tmp_path):
+    """CFG parallel, and a pipeline that xfuser wraps whatever the degrees."""
+    import tiny
+
+    model = tiny.stable_diffusion_3(tmp_path / "model")
+    path = write_sd3(tmp_path / "one", model, "data_parallel")
+    assert render(ranks, 1, path, "patches:keep_floats").codes == [0]
+    expected = floats(path.parent)
+    for number, (world_size, degrees) in enumerate([
+        (2, "cfg_degree: 2"),
+        (2, "ulysses_degree: 2"),
+        (2, "pipefusion_degree: 2, warmup_steps: 2"),
+        (4, "cfg_degree: 2, ulysses_degree: 2"),
+    ]):  # fmt: skip
+        path = write_sd3(tmp_path / str(number), model, f"{{kind: xdit, {degrees}}}")
+        ended = render(xfuser_ranks, world_size, path, "patches:keep_floats")
+        assert ended.codes == [0] * world_size, ended.words
+        found = difference(expected, path.parent)
+        print(f"SD 3 {degrees}: {found:.1e}")
+        assert found <= 1e-5
+
+
 # --- xDiT: what we took from xfuser 0.7.0 -----------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def xfuser():
     """Imported in this process, its device probes answered."""
+    import torch
     import xfuser_probes
 
-    is_available = inspect.getattr_static(__import__("torch").cuda, "is_available")
+    is_available, check_device = torch.cuda.is_available, XDit._check_device
     xfuser_probes.install()
-    import torch
     import xfuser
 
     yield xfuser
-    torch.cuda.is_available = is_available
+    torch.cuda.is_available, XDit._check_device = is_available, check_device
 
 
 def flags(call: Any) -> dict[str, bool]:

@@ -265,8 +265,11 @@ items = st.one_of(
 def test_a_manifest_as_run_reads_back_the_same(tmp_path: Path, prompts: list[object]) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump({"model": "demo", "prompts": prompts}), encoding="utf-8")
-    resolved = Resolved(seed=SeedSpec(start=5), revision=None, versions={"runner": "1"})
-    before = fill(parse(path)[0], resolved)
+    loaded = parse(path)[0]
+    resolved = Resolved(
+        seed=SeedSpec(start=5), revision=None, versions={"runner": "1"}, strategy=loaded.strategy
+    )
+    before = fill(loaded, resolved)
     path.write_text(dump(before), encoding="utf-8")
     assert parse(path)[0] == before
 

@@ -300,7 +300,7 @@ def test_weights_of_a_rank_are_as_plan_predicts(ranks, models, tmp_path, model):
 
 def test_the_self_check_lets_a_right_replica_work_and_stops_a_wrong_one(ranks, models, tmp_path):
     path = write(tmp_path / "job", models / "flux", ULYSSES)
-    ended = ranks(2, path, "--self-check", patches=["patches:wrong_mesh"], folder=path.parent)
+    ended = ranks(2, path, "--self-check", patches=["patches:wrong_images"], folder=path.parent)
     assert ended.codes[0] == 2, ended.words
     assert "self-check: the image differs from that of one rank by" in ended.words
     assert ended.words.count("self-check:") == 1

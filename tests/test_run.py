@@ -57,20 +57,20 @@ def bench(manifest: Write, flux: Path, tmp_path: Path) -> Bench:
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
     """Make the pipeline raise, or give the value, for the prompts named."""
-    real = Pipeline.images
+    real = Pipeline._call
 
     def fail(faults: dict[str, Any]) -> None:
-        def images(self: Pipeline, tasks: Any) -> Any:
-            made = real(self, tasks)
+        def call(self: Pipeline, tasks: Any) -> Any:
+            made, unsafe = real(self, tasks)
             for place, task in enumerate(tasks):
                 fault = faults.get(task.prompt)
                 if isinstance(fault, BaseException):
                     raise fault
                 if fault is not None:
                     made[place] = fault
-            return made
+            return made, unsafe
 
-        monkeypatch.setattr(Pipeline, "images", images)
+        monkeypatch.setattr(Pipeline, "_call", call)
 
     return fail
 
@@ -419,7 +419,7 @@ def test_the_dtype_is_that_of_every_component(bench: Bench) -> None:
     bench.values["dtype"] = "bf16"
     loaded = load(bench.write(**bench.values)).manifest
     pipeline = load_pipeline(
-        loaded, Path(loaded.model.id), loaded.strategy, torch.device("cpu"), Stop(1)
+        loaded, Path(loaded.model.id), loaded.strategy, torch.device("cpu"), Stop(1), World()
     )
     kinds = {
         parameter.dtype
@@ -437,7 +437,7 @@ def test_noise_comes_from_cpu_generators(bench: Bench, monkeypatch: pytest.Monke
     seen: list[torch.Generator] = []
     manifest = load(bench.write(**bench.values)).manifest
     pipeline = load_pipeline(
-        manifest, Path(manifest.model.id), manifest.strategy, torch.device("cpu"), Stop(1)
+        manifest, Path(manifest.model.id), manifest.strategy, torch.device("cpu"), Stop(1), World()
     )
 
     class Recorder:

@@ -12,11 +12,14 @@ from diffusers import (
     FluxTransformer2DModel,
     QwenImagePipeline,
     QwenImageTransformer2DModel,
+    SD3Transformer2DModel,
+    StableDiffusion3Pipeline,
 )
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
+    CLIPTextModelWithProjection,
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -94,6 +97,38 @@ def flux(folder: Path, *, heads: int = 4, width: int = 8, layers: int = 1, seed:
     return folder
 
 
+def stable_diffusion_3(folder: Path, *, seed: int = 0) -> Path:
+    """A Stable Diffusion 3 pipeline: classifier-free guidance, 8 px a latent, 16 px a token."""
+    torch.manual_seed(seed)
+    size = 32
+    clip = CLIPTextConfig(
+        vocab_size=64, hidden_size=size, intermediate_size=size, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=77, eos_token_id=1, bos_token_id=0,
+        pad_token_id=0, projection_dim=size,
+    )  # fmt: skip
+    t5 = T5Config(
+        vocab_size=64, d_model=2 * size, d_kv=8, d_ff=size, num_layers=1, num_heads=4,
+        pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+    )  # fmt: skip
+    transformer = SD3Transformer2DModel(
+        sample_size=32, patch_size=2, in_channels=4, out_channels=4, num_layers=2,
+        attention_head_dim=8, num_attention_heads=4, caption_projection_dim=32,
+        joint_attention_dim=2 * size, pooled_projection_dim=2 * size, pos_embed_max_size=32,
+    )  # fmt: skip
+    StableDiffusion3Pipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=vae(),
+        text_encoder=CLIPTextModelWithProjection(clip),
+        tokenizer=tokenizer(77),
+        text_encoder_2=CLIPTextModelWithProjection(clip),
+        tokenizer_2=tokenizer(77),
+        text_encoder_3=T5EncoderModel(t5),
+        tokenizer_3=tokenizer(77),
+        transformer=transformer,
+    ).save_pretrained(folder)
+    return folder
+
+
 def qwen_image(folder: Path, *, heads: int = 4, width: int = 8, seed: int = 0) -> Path:
     """A Qwen-Image pipeline: 8 px a latent, 16 px a token, the text as long as the prompt."""
     torch.manual_seed(seed)
@@ -151,4 +186,4 @@ def edit_json(path: Path, **values: object) -> None:
     path.write_text(json.dumps({**content, **values}))
 
 
-__all__ = ["WORDS", "edit_json", "flux", "qwen_image", "tokenizer", "vae"]
+__all__ = ["WORDS", "edit_json", "flux", "qwen_image", "stable_diffusion_3", "tokenizer", "vae"]

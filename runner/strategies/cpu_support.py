@@ -1,4 +1,4 @@
-"""Context and tensor parallel on a machine without an accelerator, where diffusers lacks three
+"""Context and tensor parallel on a machine without an accelerator, where diffusers lacks four
 small things. Nothing here is used where there is one: the code path is the same otherwise."""
 
 import contextlib
@@ -15,11 +15,12 @@ def cpu_support(device_type: str) -> Iterator[None]:
         yield
         return
     import torch
-    from diffusers.hooks import tensor_parallel
+    from diffusers.hooks import context_parallel, tensor_parallel
     from diffusers.models import attention_dispatch
 
-    # Ring attention asks at every call: this one stays.
+    # These two are asked at every call: they stay.
     attention_dispatch._native_attention_forward_op = _attention
+    context_parallel._all_gather_anything = _all_gather
     # `rank % torch.accelerator.device_count()` divides by zero without an accelerator.
     count, devices = torch.accelerator.device_count, tensor_parallel._SUPPORTED_TP_DEVICES
     torch.accelerator.device_count = lambda: 1
@@ -29,6 +30,23 @@ def cpu_support(device_type: str) -> Iterator[None]:
     finally:
         torch.accelerator.device_count = count
         tensor_parallel._SUPPORTED_TP_DEVICES = devices
+
+
+def _all_gather(tensor: Any, dim: int, group: Any) -> Any:
+    """The parts of all ranks joined, though they differ in length, which gloo's own gather refuses
+    (NCCL's does not): they travel padded to the longest."""
+    import torch
+    import torch.distributed as dist
+    from diffusers.models._modeling_parallel import gather_size_by_comm
+
+    lengths = gather_size_by_comm(tensor.shape[dim], group)
+    missing = list(tensor.shape)
+    missing[dim] = max(lengths) - tensor.shape[dim]
+    padded = torch.cat([tensor, tensor.new_zeros(missing)], dim).contiguous()
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded, group=group)
+    joined = [part.narrow(dim, 0, own) for part, own in zip(parts, lengths, strict=True)]
+    return torch.cat(joined, dim)
 
 
 def _attention(

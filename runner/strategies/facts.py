@@ -10,7 +10,7 @@ __all__ = ["ModelFacts", "divisors"]
 
 # How long the text is that a transformer sees, by its class: padded to max_sequence_length, which
 # has this default, or as long as the prompt, up to that.
-FIXED_TEXT = {"FluxTransformer2DModel": 512}
+FIXED_TEXT = {"FluxTransformer2DModel": 512, "Flux2Transformer2DModel": 512}
 VARYING_TEXT = {"QwenImageTransformer2DModel": 512}
 DEFAULT_LATENTS = 128  # latents a side where height and width are left to these pipelines
 TEXTS_AT_ONCE = 1000

@@ -83,8 +83,7 @@ class XDit(StrategyBase):
             return Resolution(self)
         facts = ModelFacts.read(asked.folder)
         supported = self._check_model(asked, facts)
-        heads = facts.heads or facts.config.get("n_heads")
-        for count in (heads, facts.config.get("num_kv_heads")):
+        for count in (facts.heads, facts.config.get("num_kv_heads")):
             check_heads("xdit", self.ulysses_degree, count, facts.denoiser_class)
         self._check_stages(facts)
         self._check_backend(asked)
