@@ -95,6 +95,7 @@ class Pipeline:
         self.rescue = rescue or Rescue()
         self.ladder = Ladder(pipe, device, self.rescue.on_out_of_memory)
         self._without_memory = 0  # images in a row
+        self._unsafe: list[bool] = []  # which images of the last call a safety checker found
         self.has_images = replica is None or replica.layout.is_leader
         self.about = {"strategy": kind, "device": device.type, "dtype": dtype}
         accepted = inspect.signature(pipe.__call__).parameters
@@ -163,7 +164,7 @@ class Pipeline:
         start = time.perf_counter()
         failure = None
         try:
-            images, unsafe = self._call(tasks)
+            images = self.images(tasks)
             if self.has_images:
                 pixels, finite = to_pixels(images)
         except DroppedError:
@@ -183,7 +184,7 @@ class Pipeline:
             steps = [*degraded, *self.ladder.taken]
             how = {"batch_size": len(tasks), "degraded": steps, "seconds": seconds}
             for task, image, is_finite, is_unsafe in zip(
-                tasks, pixels, finite, unsafe, strict=True
+                tasks, pixels, finite, self._unsafe, strict=True
             ):
                 if not is_finite:
                     yield Failure(task, "non-finite", "the image has values that are not finite")
@@ -204,18 +205,15 @@ class Pipeline:
         The noise comes from one CPU generator an image, so that it depends on the image's seed
         alone: not on the batch, the rank, the number of GPUs or their kind.
         """
-        return self._call(tasks)[0]
-
-    def _call(self, tasks: Sequence[Task]) -> tuple[Any, list[bool]]:
-        """Images as `images` returns them, and which of them a safety checker found."""
         output = self.pipe(**self._arguments(tasks))
         images = getattr(output, "images", None)
         if not self.has_images:
-            return images, []
+            return images
         if not isinstance(images, torch.Tensor) or images.ndim != 4 or len(images) != len(tasks):
             raise TypeError(f"{type(self.pipe).__name__} did not return one image a prompt")
         unsafe = getattr(output, "nsfw_content_detected", None) or [False] * len(tasks)
-        return images, [bool(one) for one in unsafe]
+        self._unsafe = [bool(one) for one in unsafe]
+        return images
 
     def _arguments(self, tasks: Sequence[Task]) -> dict[str, Any]:
         """Of the pipeline call."""

@@ -45,7 +45,7 @@ class Pulse:
             if watch.is_gone(of_rank):
                 return None
             time.sleep(POLL_S)
-        return None
+        return self.store.get(key)  # what was said before we were told to stop
 
     def wait_for_all(self, patience_s: Callable[[], float]) -> list[int]:
         """Wait until every other rank has ended or gives no beat for `patience_s`; all those that

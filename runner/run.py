@@ -52,6 +52,8 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
             return ExitCode.COMPLETE  # what became of the whole job is rank 0's to say
         finally:
             pulse.end()
+            if world.rank == 0 and not world.agent_store:
+                wait_for_all(rank)  # they still listen to the store that this process serves
     except StoreLostError:
         raise InterruptedRunError("the launcher's store is out of reach") from None
 

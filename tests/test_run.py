@@ -57,20 +57,20 @@ def bench(manifest: Write, flux: Path, tmp_path: Path) -> Bench:
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
     """Make the pipeline raise, or give the value, for the prompts named."""
-    real = Pipeline._call
+    real = Pipeline.images
 
     def fail(faults: dict[str, Any]) -> None:
-        def call(self: Pipeline, tasks: Any) -> Any:
-            made, unsafe = real(self, tasks)
+        def images(self: Pipeline, tasks: Any) -> Any:
+            made = real(self, tasks)
             for place, task in enumerate(tasks):
                 fault = faults.get(task.prompt)
                 if isinstance(fault, BaseException):
                     raise fault
                 if fault is not None:
                     made[place] = fault
-            return made, unsafe
+            return made
 
-        monkeypatch.setattr(Pipeline, "_call", call)
+        monkeypatch.setattr(Pipeline, "images", images)
 
     return fail
 
