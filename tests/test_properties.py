@@ -11,17 +11,20 @@ from hypothesis import strategies as st
 from runner.crashes import alone, quarantined
 from runner.journal import Journal, merge
 from runner.resume import asked_images, pending_batches
-from runner.shard import shard, take
+from runner.shard import open_shards, shard, take
 from runner.store import LocalStore, StoreLostError
 
 numbers = st.lists(st.integers(0, 10**6), unique=True, max_size=60)
 
 
 class _LostAfter(LocalStore):
-    """A store that is lost after some operations."""
+    """A store that is lost after some operations, from when the shards are open."""
 
-    def __init__(self, operations: int) -> None:
+    left = 10**9
+
+    def __init__(self, replicas: int, operations: int) -> None:
         super().__init__()
+        open_shards(self, replicas)
         self.left = operations
 
     def add(self, key: str, amount: int = 1) -> int:
@@ -44,6 +47,7 @@ def test_every_batch_is_taken_once_in_any_order_of_steps(
     pending: list[int], replicas: int, data: st.DataObject
 ) -> None:
     store = LocalStore()
+    open_shards(store, replicas)
     takers = {r: take(store, pending, r, replicas) for r in range(replicas)}
     taken: list[int] = []
     while takers:
@@ -61,7 +65,7 @@ def test_a_lost_store_loses_no_batch(pending: list[int], replicas: int, operatio
     """Each replica finishes its own share; a batch may be taken twice, never left."""
     taken: list[int] = []
     for replica in range(replicas):
-        taken += take(_LostAfter(operations), pending, replica, replicas)
+        taken += take(_LostAfter(replicas, operations), pending, replica, replicas)
     assert set(taken) == set(pending)
 
 
