@@ -139,9 +139,14 @@ def _greeting(start: Start, launch: Launch) -> str:
     idle = max(0, launch.replicas - batches)
     spare = f" ({idle} with nothing to do)" if idle else ""
     return (
-        f"{batches} batches to do, {start.finished} images there: {launch.strategy}, "
-        f"{launch.world_size} processes, {launch.replicas} replicas{spare}"
+        f"{_count(batches, 'batch', 'es')} to do, {_count(start.finished, 'image')} there: "
+        f"{launch.strategy}, {_count(launch.world_size, 'process', 'es')}, "
+        f"{_count(launch.replicas, 'replica')}{spare}"
     )
+
+
+def _count(number: int, word: str, ending: str = "s") -> str:
+    return f"{number} {word}{ending if number != 1 else ''}"
 
 
 def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
