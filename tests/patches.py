@@ -10,16 +10,16 @@ def keep_floats() -> None:
     """Save each float image beside the manifest, as `float-<index>.npy`."""
     from runner.pipeline import Pipeline
 
-    call = Pipeline._call
+    images = Pipeline.images
 
     def keep(self, tasks):
-        found = call(self, tasks)
+        found = images(self, tasks)
         if self.replica is None or self.replica.layout.is_leader:
-            for task, image in zip(tasks, found[0], strict=True):
+            for task, image in zip(tasks, found, strict=True):
                 np.save(f"float-{task.index}.npy", image.cpu().numpy())
         return found
 
-    Pipeline._call = keep
+    Pipeline.images = keep
 
 
 def fail_before() -> None:
@@ -68,11 +68,11 @@ def slow_steps() -> None:
 def _fail_inside(act=None) -> None:
     from runner.pipeline import Pipeline
 
-    call, on_step = Pipeline._call, Pipeline._on_step
+    images, on_step = Pipeline.images, Pipeline._on_step
 
     def note(self, tasks):
         self.is_bad = any(task.prompt == "bad" for task in tasks)
-        return call(self, tasks)
+        return images(self, tasks)
 
     def fail(self, start):
         inner = on_step(self, start)
@@ -84,24 +84,24 @@ def _fail_inside(act=None) -> None:
 
         return step
 
-    Pipeline._call, Pipeline._on_step = note, fail
+    Pipeline.images, Pipeline._on_step = note, fail
 
 
 def _around(before, after) -> None:
     from runner.pipeline import Pipeline
 
-    call = Pipeline._call
+    images = Pipeline.images
 
     def around(self, tasks):
         is_bad = any(task.prompt == "bad" for task in tasks)
         if is_bad and before:
             before()
-        found = call(self, tasks)
+        found = images(self, tasks)
         if is_bad and after:
             after()
         return found
 
-    Pipeline._call = around
+    Pipeline.images = around
 
 
 def _raise() -> None:
