@@ -57,6 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.COMPLETE)
+    except OSError as error:  # a folder that is another user's, say
+        told = printable(f"{error.filename}: {error.strerror}")
+        print(f"runner: {told}", file=sys.stderr, flush=True)
+        return int(ExitCode.ERROR)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -109,7 +113,7 @@ def _command(commands: Any, name: str, command: Any, words: str) -> argparse.Arg
     parser: argparse.ArgumentParser = commands.add_parser(name, help=words, description=words)
     parser.set_defaults(command=command)
     parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="a YAML file")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="instead of the manifest's")
+    parser.add_argument("--output", type=_folder, metavar="DIR", help="instead of the manifest's")
     parser.add_argument(
         "--set",
         action="append",
@@ -131,6 +135,12 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: not a whole number from 1")
     return int(text)
+
+
+def _folder(text: str) -> Path:
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError("an empty path")
+    return Path(text)
 
 
 def _shard(text: str) -> Shard:
@@ -165,6 +175,8 @@ def _run(options: argparse.Namespace) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             raise DiskError(error.errno, f"{error.filename}: {error.strerror}") from None
+        if isinstance(error, OSError) and error.filename and world.world_size == 1:
+            raise  # told in one line
         # No barrier and no clean-up that could wait: the launcher must see this exit at once.
         print(f"runner: rank {world.rank}: {type(error).__name__}: {error}", file=sys.stderr)
         logging.getLogger("runner").error(traceback.format_exc())

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +12,10 @@ from runner.errors import DiskError
 __all__ = ["CLAIM", "DISK_ERRORS", "TEMPORARY", "create", "launch_of", "replace"]
 
 TEMPORARY = ".part"  # the ending of a file that is being written
+# .000001.png.5f3a90c2.0a0b0c0d.part: a file of ours, its launch, a few random digits
+OURS = re.compile(
+    r"\.(\d{6,}\.png|[a-z0-9-]+\.(jsonl?|yaml))\.(?P<launch>[0-9a-f]{8})\.[0-9a-f]{8}\.part"
+)
 CLAIM = ".claim"  # holds the launch that may rename to the name before the ending
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EOPNOTSUPP}
@@ -45,10 +50,8 @@ def replace(path: Path, chunks: Iterable[bytes], launch: str) -> None:
 
 def launch_of(name: str) -> str | None:
     """The launch that a temporary file's name tells, or None for any other file."""
-    if not (name.startswith(".") and name.endswith(TEMPORARY)):
-        return None
-    parts = name.split(".")
-    return parts[-3] if len(parts) >= 5 else None
+    found = OURS.fullmatch(name)
+    return found["launch"] if found else None
 
 
 def _write(path: Path, chunks: Iterable[bytes], launch: str) -> Path:

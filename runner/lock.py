@@ -16,7 +16,7 @@ from runner import files
 from runner.errors import FolderError
 from runner.folder import OutputFolder
 
-__all__ = ["FolderLock", "Shard", "live_launches", "live_shards"]
+__all__ = ["FolderLock", "Shard", "guard", "live_launches", "live_shards"]
 
 HEARTBEAT_S = 3.0
 DEAD_AFTER_S = 30.0  # without a heartbeat, for an owner on another machine
@@ -44,7 +44,7 @@ class FolderLock:
     def acquire(self) -> None:
         """Raises FolderError while another job lives on the folder."""
         self.folder.locks.mkdir(parents=True, exist_ok=True)
-        with _guard(self.folder.locks / "guard"):
+        with guard(self.folder.locks / "guard"):
             for path in sorted(self.folder.locks.glob("*.json")):
                 owner = _read(path)
                 if self._is_sibling(owner) and path != self.path:
@@ -130,7 +130,7 @@ def is_alive(path: Path, owner: dict[str, Any], patience_s: float = DEAD_AFTER_S
 
 
 @contextlib.contextmanager
-def _guard(path: Path, patience_s: float = 2 * DEAD_AFTER_S) -> Iterator[None]:
+def guard(path: Path, patience_s: float = 2 * DEAD_AFTER_S) -> Iterator[None]:
     """Only one process at a time looks at the locks and takes one; the kernel frees a dead one."""
     with path.open("a") as file:
         end = time.monotonic() + patience_s

@@ -150,19 +150,33 @@ def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
     Raises ManifestError with every problem of the manifest, then of the prompt file.
     """
     manifest, root = parse(path, sets)
-    local = path.parent / Path(manifest.model.id).expanduser()
+    local = _path(root, ("model", "id"), path.parent, manifest.model.id)
     if manifest.model.id != "demo" and (_is_path(manifest.model.id) or local.is_dir()):
         spec = manifest.model.model_copy(update={"id": str(local.resolve())})
         manifest = manifest.model_copy(update={"model": spec})
     if not isinstance(manifest.prompts, PromptFile):
         return Loaded(manifest, manifest.prompts, path)
-    file = path.parent / manifest.prompts.file
+    file = _path(root, ("prompts", "file"), path.parent, manifest.prompts.file)
     place = root.walk(("prompts", "file"))[0].place
     if not file.is_file():
         raise ManifestError([Problem(place, f"no prompt file {file.resolve()}")])
     # As run, a manifest is found in another folder: its prompt file by the full path.
     manifest = manifest.model_copy(update={"prompts": PromptFile(file=str(file.resolve()))})
     return Loaded(manifest, FilePrompts(file, str(file)), path)
+
+
+def _path(root: Node, key: tuple[str, ...], folder: Path, name: str) -> Path:
+    """An input path, relative to the manifest. Raises ManifestError for what no system takes."""
+    try:
+        path = folder / Path(name).expanduser()
+        path.resolve().is_file()
+        if "\0" in name:
+            raise ValueError("a NUL byte")
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        message = f"{'.'.join(key)}: {name[:60]!r}: {reason}"
+        raise ManifestError([Problem(root.walk(key)[0].place, message)]) from None
+    return path
 
 
 def _is_path(model_id: str) -> bool:

@@ -170,7 +170,8 @@ class Pipeline:
         except DroppedError:
             raise
         except Exception as error:
-            kind = "out-of-memory" if isinstance(error, torch.OutOfMemoryError) else "error"
+            is_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            kind = "out-of-memory" if is_memory else "error"
             words = f"{type(error).__name__}: {error}"
             failure = Failure(tasks[0], kind, words, traceback.format_exc())
             if is_fatal(error):
@@ -270,7 +271,7 @@ def to_pixels(images: torch.Tensor) -> tuple[NDArray[np.uint8], list[bool]]:
 
 def is_fatal(error: Exception) -> bool:
     """Whether the process can make no more images: a device error poisons every later call."""
-    return isinstance(error, torch.AcceleratorError | MemoryError)
+    return isinstance(error, torch.AcceleratorError)
 
 
 def quiet_libraries() -> None:

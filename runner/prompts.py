@@ -29,6 +29,7 @@ RESERVED = {
     "callback_on_step_end": None,
     "callback_on_step_end_tensor_inputs": None,
 }
+MAX_IMAGES = 100_000  # of one prompt
 COUNTS = ("height", "width", "num_inference_steps", "num_images_per_prompt")
 
 
@@ -51,11 +52,14 @@ def _parameters(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
         is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
         if name in COUNTS and value is not None and not is_count:
             raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
-        if isinstance(value, str):
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise ValueError(f"{name} is not valid Unicode (a lone surrogate)") from None
+        if name == "num_images_per_prompt" and isinstance(value, int) and value > MAX_IMAGES:
+            raise ValueError(f"{name} must be {MAX_IMAGES} at most, not {value}")
+        try:
+            json.dumps({name: value}, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{name!r} is not valid Unicode (a lone surrogate)") from None
+        except ValueError:
+            raise ValueError(f"{name} has a number that is not finite") from None
     return values
 
 
@@ -104,7 +108,7 @@ class FilePrompts(Sequence[PromptItem]):
             try:
                 if self.read(line) is not None:
                     self.starts.append(start)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 problems += [Problem(f"{shown}:{number}", text) for text in _reasons(error)]
                 if len(problems) >= MAX_PROBLEMS:
                     break
@@ -151,7 +155,8 @@ class FilePrompts(Sequence[PromptItem]):
             return [self[i] for i in range(*index.indices(len(self)))]
         with self._open() as file:
             file.seek(self.starts[index])
-            return self.read(file.readline().removeprefix(codecs.BOM_UTF8))
+            line = file.readline()
+            return self.read(line.removeprefix(codecs.BOM_UTF8) if not self.starts[index] else line)
 
 
 def _text_item(line: bytes) -> PromptItem | None:
@@ -183,7 +188,7 @@ def _constant(name: str) -> Any:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 
 
-def _reasons(error: ValueError) -> list[str]:
+def _reasons(error: ValueError | RecursionError) -> list[str]:
     """One line a fault of a bad line of a prompt file."""
     if isinstance(error, ValidationError):
         return [explain(PromptItem, fault) for fault in error.errors()]
@@ -191,4 +196,6 @@ def _reasons(error: ValueError) -> list[str]:
         return [f"not UTF-8 (byte {error.start + 1} is {error.object[error.start]:#04x})"]
     if isinstance(error, json.JSONDecodeError):
         return [f"not JSON: {error.msg} at column {error.colno}"]
+    if isinstance(error, RecursionError):
+        return ["nested too deep"]
     return [str(error)]

@@ -13,11 +13,12 @@ from runner.errors import FolderError
 from runner.folder import OutputFolder
 from runner.images import image_name, read_text
 from runner.journal import Done, Journal, Record, is_skip
-from runner.lock import Shard
+from runner.lock import Shard, live_launches
 from runner.plan import Fingerprints, Plan, Task
 
 __all__ = ["Survey", "asked_images", "clear", "pending_batches", "refuse", "survey"]
 
+PNG_START = b"\x89PNG\r\n\x1a\n"
 NAMED = 8  # indices named in an error
 
 
@@ -66,7 +67,7 @@ def survey(
         found.todo[task.index] = 1
         if held:
             found.changed.append(task.index)
-        elif held is None and done is not None:
+        elif held is None and done is not None and _is_broken(path, size, done):
             found.damaged.append(task.index)
         else:
             found.foreign.append(path)
@@ -100,17 +101,25 @@ def refuse(folder: OutputFolder, found: Survey, *, regenerate: bool) -> None:
 
 
 def clear(
-    folder: OutputFolder, found: Survey, journal: Journal, record: Record, live: set[str]
+    folder: OutputFolder,
+    found: Survey,
+    journal: Journal,
+    record: Record,
+    live: set[str],
+    asked: bytearray,
 ) -> None:
-    """Remove what is broken or beyond the list, and record what the survey learned. Changed images
-    stay until their new ones replace them."""
+    """Remove what is beyond the list, or broken and asked for, and record what the survey learned.
+    Changed images stay until their new ones replace them."""
     for path in found.beyond:
         path.unlink(missing_ok=True)
-    for index in found.damaged:
+    for index in filter(asked.__getitem__, found.damaged):
         folder.image(index).unlink(missing_ok=True)
     for task, done in found.adopted:
         journal.done(task.index, done.fingerprint, done.size, done.crc, done.made)
-    for path, launch in folder.scan().temporaries:
+    # First the files, then who lives: a launch holds its lock before it writes.
+    temporaries = folder.scan().temporaries
+    live = live | live_launches(folder)
+    for path, launch in temporaries:
         if launch not in live:
             path.unlink(missing_ok=True)
     verified = [name for name in record.unclean if _launch(name) not in live]
@@ -162,6 +171,16 @@ def _is_whole(path: Path, size: int, done: Done, suspect: set[str]) -> bool:
     if size != done.size:
         return False
     return done.journal not in suspect or zlib.crc32(path.read_bytes()) == done.crc
+
+
+def _is_broken(path: Path, size: int, done: Done) -> bool:
+    """Whether a file that cannot be read is what became of our image: empty, or cut, or with our
+    words before its broken pixels. Anything else somebody put there."""
+    if size == 0:
+        return True
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    return head.startswith(PNG_START[: len(head)]) and (size < done.size or b"fingerprint" in head)
 
 
 def _fingerprint_in(path: Path, size: int) -> str | None:

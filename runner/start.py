@@ -19,7 +19,7 @@ from runner.errors import FolderError, InterruptedRunError, RunnerError, Strateg
 from runner.files import replace
 from runner.folder import HEADER, OutputFolder
 from runner.journal import LOST, Journal, merge
-from runner.lock import FolderLock, Shard, live_launches
+from runner.lock import FolderLock, Shard, guard, live_launches
 from runner.manifest import Loaded, Manifest, Resolved, decide, dump, fill, parse
 from runner.plan import Fingerprints, Plan
 from runner.preflight import check
@@ -82,11 +82,14 @@ def prepare(
     folder.prepare()
     lock.acquire()
     folder.stop_file(job.shard).unlink(missing_ok=True)  # a new launch means: go on
-    recorded = recorded_in(folder)
-    resolved = decide(job.loaded.manifest, recorded)
-    spec = job.loaded.manifest.model.model_copy(update={"revision": resolved.revision})
-    resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
-    start = _start(job, resolved, lock.launch)
+    with guard(folder.locks / "guard"):  # sibling shards: the first settles what is open for all
+        recorded = recorded_in(folder)
+        resolved = decide(job.loaded.manifest, recorded)
+        spec = job.loaded.manifest.model.model_copy(update={"revision": resolved.revision})
+        resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
+        start = _start(job, resolved, lock.launch)
+        if recorded is None:
+            _record(folder, start)
 
     record = merge(folder.journals)
     _refuse_new_folders(folder, start.manifest, recorded, bool(record.done))
@@ -104,14 +107,16 @@ def prepare(
         start = preflight(start, world)
         disk.check(folder)
     journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
-    clear(folder, found, journal, record, live)
+    if found.beyond:
+        names = ", ".join(path.name for path in found.beyond[:8])
+        more = " …" if len(found.beyond) > 8 else ""
+        print(f"runner: removing what is beyond the list: {names}{more}", file=sys.stderr)
+    clear(folder, found, journal, record, live, wanted)
     for index in crashed:
         fingerprint = start.fingerprints.of(start.plan.task(index))
         journal.failed(index, fingerprint, "crashed", "its process died, and again alone", "")
     journal.close()
-    choice = f"# {start.choice}\n" if start.choice else ""
-    header = (HEADER.encode(), choice.encode(), dump(start.manifest).encode())
-    replace(folder.manifest, header, lock.launch)
+    _record(folder, start)
     # The survey's own journal came between the last launch and this one.
     return dataclasses.replace(
         start,
@@ -120,6 +125,13 @@ def prepare(
         finished=found.finished,
         deaths=deaths,
     )
+
+
+def _record(folder: OutputFolder, start: Start) -> None:
+    """Write the manifest as run."""
+    choice = f"# {start.choice}\n" if start.choice else ""
+    parts = (HEADER, choice, dump(start.manifest))
+    replace(folder.manifest, (part.encode() for part in parts), start.launch)
 
 
 def _start(job: Job, resolved: Resolved, launch: str) -> Start:

@@ -46,8 +46,6 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
         counts, dry = report.rebuild(*about), False
     except DiskError:  # full, or another user's: the answer holds without the files
         counts, dry = report.rebuild(*about, dry=True), True
-    if known.get("outcome") == "limited" and known.get("done") == counts.done:
-        counts.left = 0  # a launch that was asked for a part, and made it
     most = manifest.max_failures
     is_over = record.gave_up or (most is not None and counts.failed >= most)
     outcome = report.outcome(counts, gave_up=is_over)

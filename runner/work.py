@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,14 +162,18 @@ def _lead(
         start.launch,
         regenerate=job.regenerate,
     ) as writer:
-        numbers = replica.lead(_next_batches(rank, start, replica))
+        layout = replica.layout
+        mine = take(rank.store, start.pending, layout.replica, layout.replicas)
+        mine = replica.lead(_until_stop(rank, start, mine))
+        left_over = _until_stop(rank, start, _leftovers(rank, start, replica))
         try:
-            while window := list(islice(numbers, manifest.strategy.window)):
-                parts = [part for number in window for part in _parts(start, number)]
-                pipeline.prepare([tasks for tasks, _ in parts])
-                for tasks, degraded in parts:
-                    with crashes.during([task.index for task in tasks]):
-                        _render(pipeline, tasks, degraded, writer, limit, replica)
+            for numbers in (mine, left_over):
+                while window := list(islice(numbers, manifest.strategy.window)):
+                    parts = [part for number in window for part in _parts(start, number)]
+                    pipeline.prepare([tasks for tasks, _ in parts])
+                    for tasks, degraded in parts:
+                        with crashes.during([task.index for task in tasks]):
+                            _render(pipeline, tasks, degraded, writer, limit, replica)
         except DroppedError:
             return
         except GaveUpError as error:
@@ -238,11 +242,8 @@ def _parts(start: Start, number: int) -> Iterator[tuple[list[Task], tuple[str, .
         yield tasks, () if indices == batch else ("batch split",)
 
 
-def _next_batches(rank: Rank, start: Start, replica: Replica) -> Iterator[int]:
-    """Batches that are this replica's to do, until we should stop."""
-    layout = replica.layout
-    mine = take(rank.store, start.pending, layout.replica, layout.replicas)
-    for number in chain(mine, _leftovers(rank, start, replica)):
+def _until_stop(rank: Rank, start: Start, numbers: Iterator[int]) -> Iterator[int]:
+    for number in numbers:
         if rank.stop.requested or _too_many_failures(rank.store, start.manifest.max_failures):
             return
         yield number

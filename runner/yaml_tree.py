@@ -6,6 +6,7 @@ node keeps its line and its text, equal keys are a problem, and a value whose YA
 surprise its author becomes `Odd`, which no setting accepts.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -257,7 +258,8 @@ class _Builder:
         if kind == "int":
             return _integer(text)
         if kind == "float":
-            return float(text) if _FLOAT.fullmatch(text) else Odd(text, "a number")
+            is_plain = _FLOAT.fullmatch(text) and math.isfinite(float(text))
+            return float(text) if is_plain else Odd(text, "a number")
         if kind == "timestamp":
             return Odd(text, "a date")
         if kind not in ("str", "merge", "value"):

@@ -109,3 +109,30 @@ def test_the_count_of_deaths() -> None:
         1 / 0  # noqa: B018
     assert quarantined(deaths(store, 2)) == [5]
     assert alone((4, 5), {4: 1, 5: 2}) == [(4,)]
+
+
+def test_shards_that_start_at_once_draw_one_seed(tmp_path):
+    """Without a seed in the manifest, the first to come draws it for all."""
+    import json
+    import subprocess
+    import sys
+
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps({"model": "demo", "prompts": ["a", "b", "c", "d"]}))
+    hooked = Path(__file__).with_name("hooked.py")
+    output = tmp_path / "out"
+    command = [sys.executable, str(hooked), "{}", str(path), "--output", str(output), "--shard"]
+    running = [
+        subprocess.Popen([*command, part], stderr=subprocess.PIPE, text=True)
+        for part in ("1/2", "2/2")
+    ]
+    for process in running:
+        assert process.wait(120) == 0, process.stderr and process.stderr.read()
+    lines = (output / "metadata.jsonl").read_text().splitlines()
+    status = subprocess.run(
+        [sys.executable, "-m", "runner", "status", str(path), "--output", str(output)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(status.stdout)["outcome"] == "complete", status.stdout
+    seeds = [json.loads(line)["seed"] for line in (output / "metadata.jsonl").open()]
+    assert seeds == list(range(seeds[0], seeds[0] + 4)), lines

@@ -176,6 +176,23 @@ def test_counts_are_whole_numbers_from_one(manifest: Write, value: str) -> None:
     assert "height must be a whole number from 1" in found
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("parameters: {guidance_scale: 1.0e+999}", "parameters.guidance_scale: 1.0e+999: must be"),
+        ("stop_grace_s: 1.0e+999", "stop_grace_s: 1.0e+999: must be a number"),
+        ("parameters: {num_images_per_prompt: 99999999999}", "must be 100000 at most"),
+        ("prompts: {file: 'a\\0b'}", "prompts.file"),
+    ],
+)
+def test_numbers_and_paths_that_no_machine_takes(manifest: Write, text: str, wanted: str) -> None:
+    prompts = "" if "prompts:" in text else "\nprompts: [a]"
+    (found,) = problems(manifest(f"model: demo\n{text}{prompts}".replace("'a\\0b'", '"a\\0b"')))
+    assert wanted in found
+    for name in ("~nobody-here/x", "./" + "x" * 300):
+        assert "model.id" in problems(manifest(f"model: {name}\nprompts: [a]"))[0]
+
+
 def test_every_problem_at_once_in_order_of_lines(manifest: Write) -> None:
     found = problems(
         manifest("dtype: x\nmodel: demo\nbatch_size: 0\nprompts: [no, {prompt: a, seed: -1}]")

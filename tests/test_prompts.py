@@ -26,6 +26,12 @@ def test_text_file_has_a_prompt_a_line(tmp_path: Path) -> None:
     assert [item.prompt for item in prompts[1:3]] == wanted[1:3]
 
 
+def test_a_byte_order_mark_within_a_file_is_text_both_ways(tmp_path: Path) -> None:
+    prompts = read(write(tmp_path / "list.txt", "\ufeffa\n\ufeffb\nc\n"))
+    assert [item.prompt for item in prompts] == ["a", "\ufeffb", "c"]
+    assert [prompts[i].prompt for i in range(3)] == ["a", "\ufeffb", "c"]
+
+
 def test_jsonl_has_an_object_or_a_string_a_line(tmp_path: Path) -> None:
     data = (
         '"a cat"\n\n{"prompt": "a fox", "seed": 7, "parameters": {"height": 64}}\n'
@@ -54,12 +60,15 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
             b'{"prompt": "a", "parameters": {"guidance_scale": NaN}}',
             b'{"prompt": "\\ud800"}',
             b'{"prompt": "a", "parameters": {"prompt": "b"}}',
+            b'{"prompt": "a", "parameters": {"guidance_scale": 1e999}}',
+            b'{"prompt": "a", "parameters": {"sigmas": ["\\ud800"]}}',
+            b"[" * 100_000,
         ]
     )
     with pytest.raises(ManifestError) as caught:
         read(write(tmp_path / "list.jsonl", data))
     found = [str(problem) for problem in caught.value.problems]
-    for line in range(2, 12):
+    for line in range(2, 15):
         assert any(problem.startswith(f"list.jsonl:{line}: ") for problem in found), line
     assert not any(problem.startswith("list.jsonl:1: ") for problem in found)
     assert "list.jsonl:3: promt: unknown key; did you mean prompt?" in found

@@ -227,6 +227,38 @@ def test_files_of_others_are_never_overwritten(bench: Bench) -> None:
     assert (bench.output / "holiday.png").read_bytes() == b"mine"
 
 
+def test_a_picture_put_in_place_of_an_image_is_not_removed(bench: Bench) -> None:
+    bench.run()
+    path = bench.output / "000001.png"
+    for save in (
+        lambda: Image.new("RGB", (64, 64)).save(path, "JPEG"),
+        lambda: path.write_text("x"),
+    ):
+        save()
+        before = path.read_bytes()
+        with pytest.raises(FolderError, match="000001.png in .*not written by the runner"):
+            bench.run()
+        assert path.read_bytes() == before
+
+
+def test_a_limited_run_leaves_what_it_was_not_asked_for(bench: Bench) -> None:
+    bench.run()
+    path = bench.output / "000004.png"
+    path.write_bytes(b"")
+    bench.run(limit=2)
+    assert path.read_bytes() == b""
+    bench.run()
+    assert path.stat().st_size > 0
+
+
+def test_hidden_files_of_the_user_stay(bench: Bench) -> None:
+    bench.output.mkdir()
+    theirs = bench.output / ".movie.2024.mkv.part"
+    theirs.write_bytes(b"mine")
+    bench.run()
+    assert theirs.read_bytes() == b"mine"
+
+
 @pytest.mark.parametrize("name", ["metadata.jsonl", "manifest.yaml", "summary.json"])
 def test_reports_of_others_are_never_overwritten(bench: Bench, name: str) -> None:
     bench.output.mkdir()
@@ -289,7 +321,7 @@ def test_max_failures_stops_the_run(bench: Bench, failing: Any) -> None:
 # Case 33: a batch that fails is made one by one; what it was is in the record.
 def test_a_failed_batch_is_split(bench: Bench, failing: Any) -> None:
     bench.values["batch_size"] = 3
-    failing({"a red fox": torch.OutOfMemoryError("no room")})
+    failing({"a red fox": MemoryError("no room")})
     assert bench.run() is ExitCode.FAILED
     (failed,) = lines(bench.output / "failures.jsonl")
     assert (failed["index"], failed["kind"]) == (1, "out-of-memory")
@@ -334,7 +366,8 @@ def test_limit_and_shard_make_their_part(bench: Bench) -> None:
     assert bench.run(limit=2) is ExitCode.COMPLETE
     assert sorted(pixels(bench.output)) == ["000000.png", "000001.png"]
     assert summary(bench.output)["outcome"] == "limited"
-    assert bench.status()["exit_code"] == 0
+    assert bench.status(limit=2)["exit_code"] == 0
+    assert bench.status(limit=3)["exit_code"] == bench.status()["exit_code"] == 75
     assert bench.run(shard=(2, 2)) is ExitCode.COMPLETE
     assert sorted(pixels(bench.output)) == ["000000.png", "000001.png", "000003.png"]
     assert bench.run(shard=(1, 2)) is ExitCode.COMPLETE
