@@ -217,6 +217,8 @@ def _asking(spec: ModelSpec, ask: Callable[[Any], Any]) -> Any:
         message = f"{name}: no revision {spec.revision}"
     except errors.HFValidationError:
         message = f"{name}: neither a folder nor a hub ID (owner/name)"
+    except errors.LocalEntryNotFoundError as error:  # asked for offline, or the hub is away
+        raise _offline(name, error) from None
     except errors.EntryNotFoundError:
         message = f"{name}: no {INDEX}; not a diffusers pipeline"
     except Exception as error:
@@ -224,11 +226,15 @@ def _asking(spec: ModelSpec, ask: Callable[[Any], Any]) -> Any:
         library = type(error).__module__.partition(".")[0]
         if not isinstance(error, OSError) and not library.startswith(("httpx", "httpcore")):
             raise
-        raise OfflineError(
-            f"{name}: not in the cache, and the hub cannot be reached ({type(error).__name__}); "
-            f"download it where there is a network: hf download {name}"
-        ) from None
+        raise _offline(name, error) from None
     raise ModelError(message) from None
+
+
+def _offline(name: str, error: Exception) -> OfflineError:
+    return OfflineError(
+        f"{name}: not in the cache, and the hub cannot be reached ({type(error).__name__}); "
+        f"download it where there is a network: hf download {name}"
+    )
 
 
 def _check_code(spec: ModelSpec, index: Mapping[str, Any]) -> None:

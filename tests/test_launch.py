@@ -208,8 +208,9 @@ def test_one_rank_downloads(tmp_path: Path, flux: Path) -> None:
         nproc=2, env={**env, "HF_HUB_CACHE": str(tmp_path / "bad-hub")}, program=program,
     )  # fmt: skip
     assert failed.returncode != 0
-    ours = [line for line in failed.stderr.splitlines() if line.startswith("runner: ")]
-    assert len(ours) == 1, failed.stderr
+    said = [line for line in failed.stderr.splitlines() if line.startswith("runner: owner/name")]
+    assert len(said) == 1, failed.stderr
+    assert "not in the cache, and the hub cannot be reached" in said[0]
     assert "hf_SECRET" not in failed.stderr
     assert not images_in(tmp_path / "out")
     done = launch([log, manifest, "--output", tmp_path / "out"], nproc=4, env=env, program=program)

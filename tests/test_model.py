@@ -112,6 +112,7 @@ FAULTS = {
     "no revision v9": errors.RevisionNotFoundError("hf_SECRET", response=response(404)),
     "cannot be reached (ConnectError)": httpx.ConnectError("hf_SECRET"),
     "cannot be reached (OfflineModeIsEnabled)": errors.OfflineModeIsEnabled("hf_SECRET"),
+    "cannot be reached (LocalEntryNotFoundError)": errors.LocalEntryNotFoundError("hf_SECRET"),
 }
 
 
