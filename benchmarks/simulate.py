@@ -11,6 +11,7 @@ normal replica. Prints a table and writes JSON.
 
 import argparse
 import heapq
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -40,11 +41,11 @@ def makespan(
     chance = random.Random(0)
     pending: Sequence[int] = range(batches)
     now = 0.0
-    for end in [*preemptions, float("inf")]:
+    for end in itertools.chain(preemptions, itertools.repeat(float("inf"))):
         now, pending = _launch(way, seconds, pending, deaths, chance, now, end)
         if not pending:
-            return now
-    raise AssertionError("the last launch has no end")
+            break
+    return now
 
 
 def _launch(
@@ -104,7 +105,7 @@ def main() -> None:
     ):
         best = ideal + START_S * len(preemptions)
         for way in (static, helping):
-            end = makespan(way, seconds, batches, deaths, [*preemptions, float("inf")])
+            end = makespan(way, seconds, batches, deaths, preemptions)
             rows.append({"faults": name, "way": way.__name__, "s": end, "of_ideal": end / best})
     print(f"{options.replicas} replicas, {batches} images, ideal {ideal:.0f} s")
     print(f"{'faults':<16} {'way':<8} {'makespan s':>10} {'of the ideal':>12}")
