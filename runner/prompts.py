@@ -30,7 +30,7 @@ RESERVED = {
     "callback_on_step_end_tensor_inputs": None,
 }
 MAX_IMAGES = 100_000  # of one prompt
-COUNTS = ("height", "width", "num_inference_steps", "num_images_per_prompt")
+COUNTS = ("height", "width", "num_inference_steps", "num_images_per_prompt", "max_sequence_length")
 
 
 def _text(value: str) -> str:

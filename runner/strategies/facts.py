@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ModelFacts", "divisors"]
+__all__ = ["ModelFacts", "divisors", "takes_padded_heads"]
 
 # How long the text is that a transformer sees, by its class: padded to max_sequence_length, which
 # has this default, or as long as the prompt, up to that.
@@ -18,6 +18,13 @@ TEXTS_AT_ONCE = 1000
 
 def divisors(number: int) -> list[int]:
     return [low for low in range(1, number + 1) if number % low == 0]
+
+
+def takes_padded_heads(heads: int, degree: int) -> bool:
+    """Whether Ulysses with any number of heads can split them: diffusers pads them to a multiple of
+    the degree, and the padding must be less than what one rank gets."""
+    padding = -heads % degree
+    return padding < (heads + padding) // degree
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from runner.strategies.base import AskedImage
-from runner.strategies.facts import ModelFacts
+from runner.strategies.facts import ModelFacts, takes_padded_heads
 from runner.strategies.sizes import tensor_parallel_bytes, tensor_parallel_degrees
 from runner.world import Machine
 
@@ -192,7 +192,7 @@ def _context_parallels(work: Work, machine: Machine) -> list[Row]:
             "each device holds the whole model",
         )
         for degree in _degrees(machine)
-        if heads >= degree
+        if takes_padded_heads(heads, degree)
     ]
 
 
