@@ -16,7 +16,7 @@ from runner.journal import Done, Journal, Record, is_skip
 from runner.lock import Shard, live_launches
 from runner.plan import Fingerprints, Plan, Task
 
-__all__ = ["Survey", "asked_images", "clear", "pending_batches", "refuse", "survey"]
+__all__ = ["Survey", "asked_images", "clear", "named", "pending_batches", "refuse", "survey"]
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
 NAMED = 8  # indices named in an error
@@ -84,14 +84,14 @@ def refuse(folder: OutputFolder, found: Survey, *, regenerate: bool) -> None:
     finished images that the manifest no longer describes."""
     if found.foreign:
         raise FolderError(
-            f"{_named(path.name for path in found.foreign)} in {folder.dir}: not written by the "
+            f"{named(path.name for path in found.foreign)} in {folder.dir}: not written by the "
             f"runner; move them away, or use another folder: --output DIR"
         )
     reasons = []
     if found.changed:
-        reasons.append(f"{_named(map(str, found.changed))}: the manifest changed since")
+        reasons.append(f"{named(map(str, found.changed))}: the manifest changed since")
     if found.beyond:
-        reasons.append(f"{_named(path.name for path in found.beyond)}: beyond the end of the list")
+        reasons.append(f"{named(path.name for path in found.beyond)}: beyond the end of the list")
     if reasons and not regenerate:
         raise FolderError(
             f"{folder.dir} has finished images that this manifest would not make "
@@ -211,7 +211,8 @@ def _index(name: str, folder: OutputFolder) -> int | None:
     return index if image_name(index, folder.images_per_folder) == name else None
 
 
-def _named(names: Iterable[str]) -> str:
+def named(names: Iterable[str]) -> str:
+    """The first few, and how many more."""
     known = list(names)
     more = f" … {len(known) - NAMED} more" if len(known) > NAMED else ""
     return ", ".join(known[:NAMED]) + more

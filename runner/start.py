@@ -24,7 +24,7 @@ from runner.manifest import Loaded, Manifest, Resolved, decide, dump, fill, pars
 from runner.plan import Fingerprints, Plan
 from runner.preflight import check
 from runner.pulse import Pulse
-from runner.resume import asked_images, clear, pending_batches, refuse, survey
+from runner.resume import asked_images, clear, named, pending_batches, refuse, survey
 from runner.shard import open_shards
 from runner.sizing import component_bytes
 from runner.stop import Stop
@@ -108,9 +108,8 @@ def prepare(
         disk.check(folder)
     journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
     if found.beyond:
-        names = ", ".join(path.name for path in found.beyond[:8])
-        more = " …" if len(found.beyond) > 8 else ""
-        print(f"runner: removing what is beyond the list: {names}{more}", file=sys.stderr)
+        names = named(path.name for path in found.beyond)
+        print(f"runner: removing what is beyond the list: {names}", file=sys.stderr)
     clear(folder, found, journal, record, live, wanted)
     for index in crashed:
         fingerprint = start.fingerprints.of(start.plan.task(index))

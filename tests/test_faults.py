@@ -1,6 +1,9 @@
 """Ranks that die: the others, the restart, the next run."""
 
+import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,10 +116,6 @@ def test_the_count_of_deaths() -> None:
 
 def test_shards_that_start_at_once_draw_one_seed(tmp_path):
     """Without a seed in the manifest, the first to come draws it for all."""
-    import json
-    import subprocess
-    import sys
-
     path = tmp_path / "job.yaml"
     path.write_text(json.dumps({"model": "demo", "prompts": ["a", "b", "c", "d"]}))
     hooked = Path(__file__).with_name("hooked.py")
@@ -128,11 +127,10 @@ def test_shards_that_start_at_once_draw_one_seed(tmp_path):
     ]
     for process in running:
         assert process.wait(120) == 0, process.stderr and process.stderr.read()
-    lines = (output / "metadata.jsonl").read_text().splitlines()
     status = subprocess.run(
         [sys.executable, "-m", "runner", "status", str(path), "--output", str(output)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert json.loads(status.stdout)["outcome"] == "complete", status.stdout
     seeds = [json.loads(line)["seed"] for line in (output / "metadata.jsonl").open()]
-    assert seeds == list(range(seeds[0], seeds[0] + 4)), lines
+    assert seeds == list(range(seeds[0], seeds[0] + 4))
