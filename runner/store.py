@@ -5,6 +5,7 @@ waits for a dead one. A process that loses the store goes on with its own share.
 """
 
 import queue
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -15,6 +16,7 @@ from runner.world import World
 __all__ = ["LocalStore", "Store", "StoreLostError", "connect", "raw_store"]
 
 CONNECT_TIMEOUT_S = 60.0
+AGENT_TIMEOUT_S = 10.0  # the agent serves the store before it starts us
 ANSWER_TIMEOUT_S = 10.0  # an operation takes less than a millisecond
 T = TypeVar("T")
 _Call = tuple[Callable[[Any], Any], "queue.SimpleQueue[Any]"]
@@ -147,10 +149,19 @@ def connect(world: World) -> Store:
     if world.world_size == 1 and not world.max_restarts:
         return LocalStore()
     try:
+        if world.agent_store:
+            _knock(world)
         store = raw_store(world, serves=world.rank == 0 and not world.agent_store)
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise StoreLostError from error
     return _TcpStore(_Client(store), f"{world.restart}/")
+
+
+def _knock(world: World) -> None:
+    """Raises OSError where no agent listens: it died since it started us, and torch's client would
+    try for two minutes."""
+    address = (world.master_addr, world.master_port)
+    socket.create_connection(address, timeout=AGENT_TIMEOUT_S).close()
 
 
 def raw_store(world: World, part: str = "", *, serves: bool = False) -> Any:

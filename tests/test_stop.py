@@ -1,6 +1,7 @@
 """Stopping: each signal, the stop file, the launcher; nothing is lost and nothing stays behind."""
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -141,6 +142,27 @@ def test_workers_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
         psutil.wait_procs(children, timeout=10)
         assert not [child for child in children if child.is_running()]
     is_stopped_whole(job, 4)
+
+
+def test_a_rank_whose_launcher_died_during_its_start_ends(tmp_path: Path) -> None:
+    """torch's own client would try the address of the dead agent for two minutes."""
+    job = Job(tmp_path, 4)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    done = subprocess.run(
+        job.command(),
+        env={**ENVIRONMENT, **world, **agent, **where},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 75
+    assert "store is out of reach" in done.stderr
+    assert job.images() == []
 
 
 def test_nohup_keeps_its_meaning(tmp_path: Path) -> None:
