@@ -49,7 +49,7 @@ class Chaos:
         self.job = self.reference = self._new_job("reference", 0)
 
     def run(self, faults: int) -> None:
-        assert self.reference.run().code == 0
+        assert self.reference.run(cold=True).code == 0
         expected = self.reference.pixels()
         while sum(self.faults.values()) < faults:
             self.jobs += 1
@@ -107,7 +107,7 @@ class Chaos:
     def _start(self, processes: int, restarts: int, hooks: dict[str, Any]) -> Any:
         """Mostly forked, which is quick; now and then from scratch, as users do it."""
         if self.random.random() < FROM_SCRATCH:
-            return self.job.start(processes=processes, restarts=restarts, hooks=hooks)
+            return self.job.start(processes=processes, restarts=restarts, hooks=hooks, cold=True)
         return Forked(["run", str(self.job.manifest)], hooks, processes, restarts)
 
     def _children(self) -> list[psutil.Process]:

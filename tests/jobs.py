@@ -43,8 +43,8 @@ class Job:
     def command(
         self, *arguments: str, launcher: Sequence[str] = (), hooks: dict[str, Any] | None = None
     ) -> list[str]:
-        marks = {"marks": str(self.folder)}
-        words = [str(HOOKED), json.dumps({**marks, **(hooks or {})}), str(self.manifest)]
+        marked = {"marks": str(self.folder), **(hooks or {})}
+        words = [str(HOOKED), json.dumps(marked), str(self.manifest)]
         return [*(launcher or [sys.executable]), *words, *arguments]
 
     def start(
@@ -53,7 +53,14 @@ class Job:
         processes: int = 1,
         hooks: dict[str, Any] | None = None,
         restarts: int = 0,
-    ) -> subprocess.Popen[str]:
+        cold: bool = False,
+    ) -> Any:
+        """Like subprocess.Popen; `cold`: from scratch, with all imports, as users do."""
+        if not cold:
+            from forked import Served
+
+            marked = {"marks": str(self.folder), **(hooks or {})}
+            return Served(["run", str(self.manifest), *arguments], marked, processes, restarts)
         launcher = torchrun(processes, restarts) if processes > 1 or restarts else []
         return subprocess.Popen(
             self.command(*arguments, launcher=launcher, hooks=hooks),
@@ -116,14 +123,14 @@ class Job:
 class Ended:
     """What a launch left: exit code, words, seconds."""
 
-    def __init__(self, process: subprocess.Popen[str], timeout_s: float = 120.0) -> None:
+    def __init__(self, process: Any, timeout_s: float = 120.0) -> None:
         start = time.monotonic()
         self.out, self.err = process.communicate(timeout=timeout_s)
         self.code = process.returncode
         self.seconds = time.monotonic() - start
 
 
-def ended(process: subprocess.Popen[str], timeout_s: float = 120.0) -> Ended:
+def ended(process: Any, timeout_s: float = 120.0) -> Ended:
     try:
         return Ended(process, timeout_s)
     except subprocess.TimeoutExpired:
@@ -168,7 +175,7 @@ def kill(process: psutil.Process, number: int = signal.SIGKILL) -> None:
 
 
 @contextmanager
-def running(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+def running(process: Any) -> Iterator[Any]:
     """Nothing of it is left behind, whatever the test does."""
     try:
         yield process
