@@ -1,27 +1,33 @@
 """The output folder: the one owner of every path in it."""
 
+from __future__ import annotations  # array[int] is no type at run time before 3.12
+
 import contextlib
 import os
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner import files
 from runner.errors import FolderError
-from runner.images import image_name
+from runner.images import image_index, image_name
 from runner.manifest import OutputSpec
 
-__all__ = ["HEADER", "OutputFolder", "Scan"]
+__all__ = ["ABSENT", "HEADER", "LINK", "OutputFolder", "Scan"]
 
 HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your own manifest.\n"
+ABSENT, LINK = -1, -2  # in place of a size
 
 
 @dataclass(slots=True)
 class Scan:
-    """What lies in the folder: image names with their sizes, temporary files with the launches
-    that wrote them."""
+    """What lies in the folder: the sizes of the plan's images by index, of those beyond the plan's
+    end, and temporary files with the launches that wrote them."""
 
-    sizes: dict[str, int]
-    temporaries: list[tuple[Path, str]]
+    sizes: array[int]
+    beyond: dict[int, int] = field(default_factory=dict)
+    temporaries: list[tuple[Path, str]] = field(default_factory=list)
 
 
 class OutputFolder:
@@ -92,21 +98,27 @@ class OutputFolder:
             return self.manifest.read_text(encoding="utf-8").startswith(HEADER)
         return False
 
-    def scan(self) -> Scan:
-        """One pass over the folder, and over its image folders where it has some."""
-        found = Scan({}, [])
+    def scan(self, total: int) -> Scan:
+        """One pass over the folder, and over its image folders where it has some, for a plan of
+        `total` images. No file is opened but a claim."""
+        found = Scan(array("q", [ABSENT]) * total)
         self._scan_into(found, self.dir, "")
+        if self.journals.is_dir():
+            found.temporaries += _temporaries_in(self.journals)
         return found
 
     def _scan_into(self, found: Scan, directory: Path, prefix: str) -> None:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if (launch := _writer_of(entry)) is not None:
-                    found.temporaries.append((Path(entry.path), launch))
+                if entry.name.startswith("."):
+                    if (launch := _writer_of(entry)) is not None:
+                        found.temporaries.append((Path(entry.path), launch))
                 elif entry.name.endswith(".png"):
-                    # Links count as they are: a link is no image of ours, wherever it leads.
-                    size = entry.stat(follow_symlinks=False).st_size
-                    found.sizes[prefix + entry.name] = -1 if entry.is_symlink() else size
+                    index = image_index(prefix + entry.name, self.images_per_folder)
+                    if index is not None:
+                        # A link is no image of ours, wherever it leads.
+                        size = LINK if entry.is_symlink() else _size_of(entry)
+                        (found.sizes if index < len(found.sizes) else found.beyond)[index] = size
                 elif (
                     self.images_per_folder
                     and not prefix
@@ -116,7 +128,18 @@ class OutputFolder:
                     self._scan_into(found, Path(entry.path), f"{entry.name}/")
 
 
-def _writer_of(entry: "os.DirEntry[str]") -> str | None:
+def _size_of(entry: os.DirEntry[str]) -> int:
+    return entry.stat(follow_symlinks=False).st_size
+
+
+def _temporaries_in(directory: Path) -> Iterator[tuple[Path, str]]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if (launch := _writer_of(entry)) is not None:
+                yield Path(entry.path), launch
+
+
+def _writer_of(entry: os.DirEntry[str]) -> str | None:
     """The launch that a temporary file or a claim is of, or None for any other file."""
     if entry.name.startswith(".") and entry.name.endswith(f".png{files.CLAIM}"):
         with contextlib.suppress(OSError):

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Committed", "commit", "encode", "image_name", "read_text", "replace"]
+__all__ = [
+    "Committed",
+    "commit",
+    "encode",
+    "image_index",
+    "image_name",
+    "read_text",
+    "replace",
+]
 
 PNG_END = b"IEND\xaeB`\x82"  # the last chunk, which Pillow does not miss
 
@@ -29,6 +37,15 @@ def image_name(index: int, images_per_folder: int | None) -> str:
     """`000012.png`, or `000000/000012.png`: never a matter of the total."""
     name = f"{index:06d}.png"
     return f"{index // images_per_folder:06d}/{name}" if images_per_folder else name
+
+
+def image_index(name: str, images_per_folder: int | None) -> int | None:
+    """The index of an image's name, or None for a name that the runner would not give."""
+    digits = name.rpartition("/")[2].removesuffix(".png")
+    if not (digits.isdecimal() and digits.isascii()):
+        return None
+    index = int(digits)
+    return index if image_name(index, images_per_folder) == name else None
 
 
 def encode(pixels: "NDArray[np.uint8]", text: Mapping[str, Any], level: int) -> bytes:

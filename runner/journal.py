@@ -3,56 +3,30 @@
 `.runner/journal/000003-00001-5f3a90c2.jsonl`: generation (the how manieth launch on this folder),
 rank, launch. A line is one JSON object, written by one `write`, so that a crash can only
 tear the last line of a file, which nobody writes to again. Order is by generation, never by clocks.
+
+Once there are many, a launch packs those of launches that ended into one more file, and removes
+them. The lines of `000012-packed-….jsonl` name their generations, so that a merge says the same
+whichever of the old files are still there, and in whatever order it reads.
 """
 
+import contextlib
 import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import pydantic_core
+
+from runner import files
 from runner.errors import DiskError
+from runner.record import Done, Failed, Record, Work
 
-__all__ = ["LOST", "Done", "Failed", "Journal", "Record", "is_skip", "merge"]
+__all__ = ["Journal", "launch_of", "merge", "pack"]
 
-LOST = "replica-lost"  # the kind of failure of an image that ended its replica
-
-
-class Done(NamedTuple):
-    """An image that is there: what its file must be, and how it was made."""
-
-    fingerprint: str
-    size: int
-    crc: int
-    made: dict[str, Any]
-    journal: str
-
-
-class Failed(NamedTuple):
-    """An image that could not be made: `kind` is a word for machines, `error` a line."""
-
-    fingerprint: str
-    kind: str
-    error: str
-
-
-@dataclass(slots=True)
-class Record:
-    """All journals of a folder, merged."""
-
-    done: dict[int, Done] = field(default_factory=dict)
-    failed: dict[int, Failed] = field(default_factory=dict)
-    unclean: set[str] = field(default_factory=set)  # journals without their last line
-    errors: list[str] = field(default_factory=list)  # what ended ranks of the last launch
-    gave_up: bool = False  # a rank of the last launch made no more images, and a new one would not
-    generation: int = 0
-
-
-def is_skip(failed: Failed, on_flagged: str) -> bool:
-    """Whether an image was left out on purpose, and the manifest still says so."""
-    return failed.kind == "skipped" and on_flagged == "skip"
+MANY_JOURNALS = 1000  # more are packed
+MANY_LINES = 10_000  # so many that hold no more, and more of them than of those that do, are packed
 
 
 class Journal:
@@ -73,6 +47,10 @@ class Journal:
         """Files named by these unclean journals were read whole: no need to do it again."""
         self._append(verified=journals)
 
+    def worked(self, work: Work) -> None:
+        """What this process's replica did, at its end."""
+        self._append(worked=work._asdict())
+
     def error(self, error: str, trace: str) -> None:
         """What ends this process."""
         self._append(error=error, trace=trace)
@@ -90,10 +68,9 @@ class Journal:
 
     def _append(self, **values: Any) -> None:
         """A whole line, or none. Raises DiskError."""
-        line = json.dumps(values, ensure_ascii=False, separators=(",", ":")) + "\n"
         try:
             with self._lock:
-                self._write(line.encode())
+                self._write(_line(**values))
         except OSError as error:
             raise DiskError(error.errno, f"{self.path}: {error.strerror}") from error
 
@@ -111,61 +88,138 @@ class Journal:
             raise
 
 
-def merge(folder: Path) -> Record:
-    """What all journals in `folder` say together: a later launch's word holds; within a launch,
-    done holds over failed. Torn lines count as never written."""
-    record = Record()
+def launch_of(journal: str) -> str:
+    """The launch in a journal's name."""
+    return journal.removesuffix(".jsonl").rpartition("-")[2]
+
+
+def merge(folder: Path, total: int) -> Record:
+    """What all journals in `folder` say together of the images below `total`. Torn lines count as
+    never written."""
+    while True:
+        try:
+            return _merge(folder, total)
+        except FileNotFoundError:
+            continue  # a sibling shard packed it since we listed it: its lines are elsewhere
+
+
+def _merge(folder: Path, total: int) -> Record:
+    record = Record(total)
     verified: set[str] = set()
-    for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
-        if path.is_symlink() or not path.is_file():
-            continue  # none of ours, and a pipe would keep us
-        generation = int(path.name[:6]) if path.name[:6].isdecimal() else 0
-        if generation > record.generation:
-            record.generation, record.errors, record.gave_up = generation, [], False
-        record.unclean.add(path.name)
-        for values in _lines(path):
-            try:
-                _take(record, verified, path.name, values)
-            except (KeyError, TypeError, ValueError, OverflowError):
-                continue  # not a line of ours
+    for name in _names(folder):
+        generation = int(name[:6]) if name[:6].isdecimal() else 0
+        if generation >= record.generation:
+            record.generation, record.launch = generation, launch_of(name)
+        record.unclean.add(name)
+        record.journals[name] = 0
+        with (folder / name).open("rb") as file:
+            for line in file:
+                record.journals[name] += len(line)
+                if not line.endswith(b"\n"):
+                    continue  # torn
+                try:
+                    _take(record, verified, name, generation, pydantic_core.from_json(line))
+                except (KeyError, TypeError, ValueError, OverflowError):
+                    continue  # not a line of ours
     record.unclean -= verified
     return record
 
 
-def _take(record: Record, verified: set[str], name: str, values: dict[str, Any]) -> None:
+def _names(folder: Path) -> list[str]:
+    """Files alone: a link is none of ours, and a pipe would keep us."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if entry.name.endswith(".jsonl") and entry.is_file(follow_symlinks=False)
+        )
+
+
+def _take(
+    record: Record, verified: set[str], name: str, generation: int, values: dict[str, Any]
+) -> None:
     if "done" in values:
-        index = int(values["done"])
-        record.done[index] = Done(
-            str(values["fingerprint"]),
+        done = Done(
+            values["fingerprint"],
             int(values["size"]),
             int(values["crc"]),
-            dict(values["made"]),
+            values["made"],
             name,
+            int(values.get("generation", generation)),
         )
-        record.failed.pop(index, None)
+        record.add_done(int(values["done"]), done)
     elif "failed" in values:
-        index = int(values["failed"])
-        done = record.done.get(index)
-        if done is None or done.journal[:6] != name[:6]:
-            failed = Failed(*(str(values[key]) for key in ("fingerprint", "kind", "error")))
-            record.failed[index] = failed
+        failed = Failed(
+            str(values["fingerprint"]),
+            str(values["kind"]),
+            str(values["error"]),
+            int(values.get("generation", generation)),
+        )
+        record.add_failed(int(values["failed"]), failed)
     elif "verified" in values:
         verified.update(map(str, values["verified"]))
+    elif "worked" in values:
+        record.account(launch_of(name)).work.append(_work(values["worked"]))
     elif "error" in values:
-        record.errors.append(values["error"])
+        record.account(launch_of(name)).errors.append(str(values["error"]))
     elif "gave_up" in values:
-        record.errors.append(values["gave_up"])
-        record.gave_up = True
+        account = record.account(launch_of(name))
+        account.errors.append(str(values["gave_up"]))
+        account.gave_up = True
     elif "end" in values:
         record.unclean.discard(name)
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                values = json.loads(line) if line.endswith(b"\n") else None
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(values, dict):
-                yield values
+def _work(values: dict[str, Any]) -> Work:
+    seconds = (round(float(values[key]), 3) for key in ("start_s", "busy_s"))
+    return Work(int(values["replica"]), int(values["images"]), *seconds)
+
+
+def pack(folder: Path, record: Record, live: set[str], launch: str) -> None:
+    """Put what clean journals of ended launches say into one file, and remove them, where there are
+    many or where most of their lines hold no more: so a merge takes no longer with every launch.
+
+    `live` are launches that may still write, found out after the merge. A crash loses nothing, and
+    neither does a sibling shard that does the same or reads meanwhile. Raises DiskError.
+    """
+    held = len(record.done) + len(record.failed)
+    if len(record.journals) <= MANY_JOURNALS and record.lines <= 2 * held + MANY_LINES:
+        return
+    ended = [
+        name
+        for name in record.journals
+        if launch_of(name) not in live and name not in record.unclean
+    ]
+    path = folder / f"{record.generation:06d}-packed-{launch}.jsonl"
+    files.replace(path, _packed(record, set(ended)), launch)
+    _sync(folder)
+    for name in ended:
+        with contextlib.suppress(FileNotFoundError):  # a sibling shard did it
+            # Whoever is slow to die may have written since.
+            if (folder / name).stat().st_size == record.journals[name]:
+                (folder / name).unlink()
+
+
+def _packed(record: Record, ended: set[str]) -> Iterator[bytes]:
+    for index, done in record.done.items():
+        if done.journal in ended:
+            about = {"fingerprint": done.fingerprint, "size": done.size, "crc": done.crc}
+            yield _line(done=index, **about, made=done.made, generation=done.generation)
+    for index, failed in record.failed.items():
+        yield _line(failed=index, **failed._asdict())
+    yield _line(end=True)
+
+
+def _sync(folder: Path) -> None:
+    """Names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _line(**values: Any) -> bytes:
+    return (json.dumps(values, ensure_ascii=False, separators=(",", ":")) + "\n").encode()

@@ -16,7 +16,7 @@ from typing import Any
 
 from runner.errors import ManifestError, Problem
 from runner.manifest import Manifest
-from runner.prompts import MAX_SEED, PromptItem
+from runner.prompts import MAX_SEED, PromptItem, settings_of
 
 __all__ = ["Fingerprints", "Plan", "Task", "canonical", "is_text"]
 
@@ -82,19 +82,19 @@ class Plan:
         batches = _BatchBuilder(self.manifest.batch_size)
         firsts, total, most = array("Q"), 0, 1
         default_key = _batch_key(self._defaults)
-        for place, item in enumerate(self.prompts):
+        for place, (seed, own) in enumerate(settings_of(self.prompts)):
             parameters, count = self._defaults, self._default_count
             key = default_key
-            if item.parameters:
-                parameters, count = self._merge(item.parameters)
+            if own:
+                parameters, count = self._merge(own)
                 key = _batch_key(parameters)
                 for name in parameters:
                     self.names.setdefault(name, place)
-            if item.parameters or not place:
+            if own or not place:
                 size = (parameters.get("height"), parameters.get("width"))
                 self.sizes.setdefault(size, place)
-            if item.seed is not None and item.seed + count - 1 > MAX_SEED:
-                self._refuse_seed(f"prompts[{place}].seed", item.seed, count)
+            if seed is not None and seed + count - 1 > MAX_SEED:
+                self._refuse_seed(f"prompts[{place}].seed", seed, count)
             firsts.append(total)
             for index in range(total, total + count):
                 batches.add(index, key)

@@ -18,11 +18,13 @@ LINE_S = 60.0  # and one at least so often while images come
 
 
 class Progress:
-    """Follows the counter of finished images, of all replicas, in a thread of its own."""
+    """Follows the counter of finished images, of all replicas, in a thread of its own. Its rate is
+    the summary's: images since `started`, in seconds since 1970."""
 
-    def __init__(self, store: Store, total: int) -> None:
+    def __init__(self, store: Store, total: int, started: float) -> None:
         self.store = store
         self.total = total
+        self.started = started
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="progress", daemon=True)
         self._is_terminal = sys.stderr.isatty()
@@ -42,8 +44,15 @@ class Progress:
         self._thread.join()
 
     def _follow(self) -> None:
-        bar = tqdm(total=self.total, unit="image", disable=not self._is_terminal, leave=False)
+        bar = tqdm(
+            total=self.total,
+            unit="image",
+            disable=not self._is_terminal,
+            leave=False,
+            smoothing=0,
+        )
         with bar:
+            bar.start_t = self.started
             while not self._stop.wait(POLL_S):
                 with contextlib.suppress(StoreLostError):
                     finished = min(self.store.add("finished", 0), self.total)

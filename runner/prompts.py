@@ -1,18 +1,30 @@
 """Prompts, inline or from a .txt or .jsonl file, as one sequence that need not fit in memory."""
 
+from __future__ import annotations  # array[int] is no type at run time before 3.12
+
 import codecs
 import json
+import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationError
 
-from runner.errors import ManifestError, Problem
+from runner.errors import InterruptedRunError, ManifestError, Problem
 from runner.settings import Settings, explain
 
-__all__ = ["MAX_SEED", "FilePrompts", "Parameters", "PromptFile", "PromptItem", "Seed", "Text"]
+__all__ = [
+    "MAX_SEED",
+    "FilePrompts",
+    "Parameters",
+    "PromptFile",
+    "PromptItem",
+    "Seed",
+    "Text",
+    "settings_of",
+]
 
 MAX_SEED = 2**63 - 1  # what torch.Generator.manual_seed takes on every platform
 MAX_PROBLEMS = 100  # per file: the rest would only hide the first
@@ -89,10 +101,11 @@ InlinePrompts = tuple[Annotated[PromptItem, BeforeValidator(PromptItem.lift)], .
 
 
 class FilePrompts(Sequence[PromptItem]):
-    """The prompts of a file: only where each line begins is kept (8 bytes a prompt).
+    """The prompts of a file: where each line begins and a checksum of it are kept, 13 bytes.
 
     A .txt file has a prompt a line, blank lines are skipped. A .jsonl file has an object (keys as
-    in the manifest) or a string a line. Raises ManifestError with every bad line.
+    in the manifest) or a string a line. Raises ManifestError with every bad line; and later, where
+    a line is no longer what it was, InterruptedRunError. What is added at the end is not seen.
     """
 
     def __init__(self, path: Path, shown: str) -> None:
@@ -102,12 +115,16 @@ class FilePrompts(Sequence[PromptItem]):
         if read is None:
             raise ManifestError([Problem(shown, "prompt files end in .txt or .jsonl")])
         self.read = read
-        self.starts = array("Q")
+        self.starts, self._sums = array("Q"), array("I")
+        self._is_plain = bytearray()  # whether a prompt has neither a seed nor parameters
         problems: list[Problem] = []
         for number, start, line in self._lines():
             try:
-                if self.read(line) is not None:
+                item = self.read(line)
+                if item is not None:
                     self.starts.append(start)
+                    self._sums.append(_sum(line))
+                    self._is_plain.append(item.seed is None and not item.parameters)
             except (ValueError, RecursionError) as error:
                 problems += [Problem(f"{shown}:{number}", text) for text in _reasons(error)]
                 if len(problems) >= MAX_PROBLEMS:
@@ -145,18 +162,71 @@ class FilePrompts(Sequence[PromptItem]):
         return len(self.starts)
 
     def __iter__(self) -> Iterator[PromptItem]:
-        for _, _, line in self._lines():
-            item = self.read(line)
-            if item is not None:
-                yield item
+        return self._read(range(len(self)))
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        with self._open() as file:
-            file.seek(self.starts[index])
-            line = file.readline()
-            return self.read(line.removeprefix(codecs.BOM_UTF8) if not self.starts[index] else line)
+        return next(self._read([range(len(self))[index]]))
+
+    def checksum(self) -> int:
+        """Equal for equal prompts."""
+        return zlib.crc32(self._sums.tobytes())
+
+    def settings(self) -> Iterator[tuple[int | None, Mapping[str, Any]]]:
+        """The seed and the parameters of each prompt; lines without them are not read."""
+        others = self._read(place for place, is_plain in enumerate(self._is_plain) if not is_plain)
+        for is_plain in self._is_plain:
+            if is_plain:
+                yield None, {}
+            else:
+                item = next(others)
+                yield item.seed, item.parameters
+
+    def _read(self, places: Iterable[int]) -> Iterator[PromptItem]:
+        """Prompts by their places, in order."""
+        try:
+            with self.path.open("rb") as file:
+                position = 0
+                for place in places:
+                    start = self.starts[place]
+                    if position != start:
+                        file.seek(start)
+                    line = file.readline()
+                    position = start + len(line)
+                    yield self._item(place, line)
+        except OSError as error:
+            raise InterruptedRunError(f"{self.shown}: {error.strerror}; {_CHANGED}") from None
+
+    def _item(self, place: int, line: bytes) -> PromptItem:
+        if not self.starts[place]:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if _sum(line) != self._sums[place]:
+            raise InterruptedRunError(
+                f"{self.shown}: prompts[{place}] is not what it was when the job began; {_CHANGED}"
+            )
+        if line.startswith(b"{") and self.read is _json_item:
+            return PromptItem.model_validate_json(line)  # known to be good: no check for twins
+        item = self.read(line)
+        assert item is not None
+        return item
+
+
+_CHANGED = "put it back, or leave it as it is, and run the same command again"
+
+
+def _sum(line: bytes) -> int:
+    """Of a line without its ending, which comes when a line is added."""
+    return zlib.crc32(line.rstrip(b"\r\n"))
+
+
+def settings_of(
+    prompts: Sequence[PromptItem],
+) -> Iterator[tuple[int | None, Mapping[str, Any]]]:
+    """The seed and the parameters of each prompt."""
+    if isinstance(prompts, FilePrompts):
+        return prompts.settings()
+    return ((item.seed, item.parameters) for item in prompts)
 
 
 def _text_item(line: bytes) -> PromptItem | None:

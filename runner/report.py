@@ -1,19 +1,24 @@
 """Journals → metadata.jsonl, failures.jsonl and summary.json, which say how the folder stands."""
 
+from __future__ import annotations  # array[int] is no type at run time before 3.12
+
 import collections
 import dataclasses
 import json
-import time
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import pydantic_core
 
 from runner import files
 from runner.errors import ExitCode
 from runner.folder import OutputFolder
 from runner.images import image_name
-from runner.journal import Record, is_skip
+from runner.journal import launch_of
 from runner.plan import Fingerprints, Plan, Task
+from runner.record import Account, Done, Record, Work, is_skip
 
 __all__ = [
     "Counts",
@@ -54,6 +59,12 @@ class Launch:
     strategy: str = ""
     started: float = 0.0  # seconds since 1970
     choice: str = ""  # what `auto` chose and why
+    seconds: float | None = None  # to its end; unknown where it was killed
+
+    def made(self, done: Done) -> bool:
+        """Whether it was in this launch; a sibling shard's may have the same generation, and what
+        this one found made without a record has another."""
+        return done.generation == self.generation and launch_of(done.journal) == self.id
 
 
 def outcome(counts: Counts, *, gave_up: bool = False) -> Outcome:
@@ -87,19 +98,17 @@ def rebuild(
     An image counts as done where a journal says so with the plan's fingerprint and its file has
     the size recorded. `asked` has one byte an image: 1 for those the launch was to make.
     """
-    sizes = folder.scan().sizes
-    counts = Counts(len(plan))
-    failures: list[bytes] = []
+    sizes = folder.scan(len(plan)).sizes
+    counts, failing = Counts(len(plan)), array("Q")
     manifest, model = plan.manifest, plan.manifest.model
 
     def metadata() -> Iterator[bytes]:
         for task in plan.tasks():
-            done = record.done.get(task.index)
-            name = image_name(task.index, folder.images_per_folder)
-            fingerprint = fingerprints.of(task)
-            if done and done.fingerprint == fingerprint and sizes.get(name) == done.size:
+            done, fingerprint = record.done.get(task.index), fingerprints.of(task)
+            if done is not None and done[:2] == (fingerprint, sizes[task.index]):
                 counts.done += 1
-                counts.made += done.journal.startswith(f"{launch.generation:06d}-")
+                counts.made += launch.made(done)
+                name = image_name(task.index, folder.images_per_folder)
                 common = {"model": model.id, "revision": model.revision}
                 line = {"file_name": name, **_about(task), **common, **done.made}
                 yield _line({**line, "fingerprint": fingerprint})
@@ -113,15 +122,20 @@ def rebuild(
                 counts.skipped += is_skipped
                 counts.failed += not is_skipped
                 counts.left_failed += asked[task.index] and not is_skipped
-                fault = {"kind": failed.kind, "error": failed.error}
-                failures.append(_line({"index": task.index, "prompt": task.prompt, **fault}))
+                failing.append(task.index)
+
+    def failures() -> Iterator[bytes]:
+        for index in failing:
+            failed = record.failed[index]
+            fault = {"kind": failed.kind, "error": failed.error}
+            yield _line({"index": index, "prompt": plan.task(index).prompt, **fault})
 
     if dry:
         collections.deque(metadata(), maxlen=0)
         return counts
     files.replace(folder.metadata, metadata(), launch.id)
-    if failures:
-        files.replace(folder.failures, failures, launch.id)
+    if failing:
+        files.replace(folder.failures, failures(), launch.id)
     else:
         folder.failures.unlink(missing_ok=True)
     return counts
@@ -138,7 +152,7 @@ def _about(task: Task) -> dict[str, Any]:
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
-    return (json.dumps(values, ensure_ascii=False) + "\n").encode()
+    return pydantic_core.to_json(values) + b"\n"
 
 
 def write_summary(
@@ -146,14 +160,13 @@ def write_summary(
     outcome: Outcome,
     counts: Counts,
     launch: Launch,
-    errors: list[str],
+    account: Account,
     *,
     dry: bool = False,
 ) -> dict[str, Any]:
-    """Write summary.json and return it; while the launch runs, its times and rates are open.
-    `dry`: only return it."""
-    ended = outcome != "running"
-    seconds = round(time.time() - launch.started, 3) if ended else None
+    """Write summary.json and return it; times and rates are open where the launch's are. `dry`:
+    only return it."""
+    seconds = launch.seconds
     summary = {
         "outcome": outcome,
         "exit_code": int(exit_code(outcome)),
@@ -166,12 +179,20 @@ def write_summary(
         "seconds": seconds,
         "images_per_second": round(counts.made / seconds, 3) if seconds else None,
         "launch": dataclasses.asdict(launch),
-        "errors": errors,
+        "replicas": [_replica(work, seconds) for work in sorted(account.work)],
+        "errors": account.errors,
     }
     data = json.dumps(summary, ensure_ascii=False, indent=2) + "\n"
     if not dry:
         files.replace(folder.summary, (data.encode(),), launch.id)
     return summary
+
+
+def _replica(work: Work, seconds: float | None) -> dict[str, Any]:
+    """How a replica spent the launch: until it began to work, busy, and idle from then to the
+    launch's end."""
+    idle_s = None if seconds is None else round(max(0.0, seconds - work.start_s - work.busy_s), 3)
+    return {**work._asdict(), "idle_s": idle_s}
 
 
 def read_summary(folder: OutputFolder) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.errors import FolderError
-from runner.folder import OutputFolder
-from runner.images import image_name, read_text
-from runner.journal import Done, Journal, Record, is_skip
+from runner.folder import ABSENT, LINK, OutputFolder
+from runner.images import read_text
+from runner.journal import Journal, launch_of
 from runner.lock import Shard, live_launches
 from runner.plan import Fingerprints, Plan, Task
+from runner.record import Done, Record, is_skip
 
 __all__ = ["Survey", "asked_images", "clear", "named", "pending_batches", "refuse", "survey"]
 
@@ -33,6 +34,7 @@ class Survey:
     adopted: list[tuple[Task, Done]] = field(default_factory=list)  # whole, but not in a journal
     foreign: list[Path] = field(default_factory=list)
     beyond: list[Path] = field(default_factory=list)  # ours, past the end of the list
+    temporaries: list[tuple[Path, str]] = field(default_factory=list)  # and who wrote them
 
 
 def survey(
@@ -47,16 +49,19 @@ def survey(
     A file is taken as whole by its size; where its journal ended without its last line, by its
     bytes. `live` are launches of sibling shards, whose journals are still being written.
     """
-    sizes = folder.scan().sizes
-    found = Survey(bytearray(len(plan)))
-    suspect = {name for name in record.unclean if _launch(name) not in live}
+    scan = folder.scan(len(plan))
+    found = Survey(bytearray(len(plan)), temporaries=scan.temporaries)
+    suspect = {name for name in record.unclean if launch_of(name) not in live}
     for task in plan.tasks():
-        size = sizes.pop(image_name(task.index, folder.images_per_folder), None)
-        if size is None:
+        size = scan.sizes[task.index]
+        if size == ABSENT:
             found.todo[task.index] = not _is_skipped(task, plan, fingerprints, record)
             continue
-        path, done = folder.image(task.index), record.done.get(task.index)
         fingerprint = fingerprints.of(task)
+        if not suspect and record.done.holds(task.index, fingerprint, size):
+            found.finished += 1  # as nearly all are: no file is opened
+            continue
+        path, done = folder.image(task.index), record.done.get(task.index)
         in_journal = done is not None and _is_whole(path, size, done, suspect)
         held = done.fingerprint if done is not None and in_journal else _fingerprint_in(path, size)
         if held == fingerprint:
@@ -72,9 +77,9 @@ def survey(
         else:
             found.foreign.append(path)
     found.beyond = [
-        folder.dir / name
-        for name in sorted(sizes)
-        if _index(name, folder) is not None and _fingerprint_in(folder.dir / name, sizes[name])
+        folder.image(index)
+        for index, size in sorted(scan.beyond.items())
+        if _fingerprint_in(folder.image(index), size)
     ]
     return found
 
@@ -117,14 +122,14 @@ def clear(
     for task, done in found.adopted:
         journal.done(task.index, done.fingerprint, done.size, done.crc, done.made)
     # First the files, then who lives: a launch holds its lock before it writes.
-    temporaries = folder.scan().temporaries
     live = live | live_launches(folder)
-    for path, launch in temporaries:
+    for path, launch in found.temporaries:
         if launch not in live:
             path.unlink(missing_ok=True)
-    verified = [name for name in record.unclean if _launch(name) not in live]
-    if verified:
+    verified = {name for name in record.unclean if launch_of(name) not in live}
+    if verified and all(map(asked.__getitem__, found.damaged)):
         journal.verified(sorted(verified))
+        record.unclean -= verified
 
 
 def asked_images(plan: Plan, limit: int | None, shard: Shard | None) -> bytearray:
@@ -163,10 +168,6 @@ def _is_skipped(task: Task, plan: Plan, fingerprints: Fingerprints, record: Reco
     )
 
 
-def _launch(journal: str) -> str:
-    return journal.removesuffix(".jsonl").rpartition("-")[2]
-
-
 def _is_whole(path: Path, size: int, done: Done, suspect: set[str]) -> bool:
     if size != done.size:
         return False
@@ -186,7 +187,7 @@ def _is_broken(path: Path, size: int, done: Done) -> bool:
 def _fingerprint_in(path: Path, size: int) -> str | None:
     """The fingerprint that a whole image carries; "" where it carries none, None where it is no
     whole image. A link is none of ours."""
-    if size < 0:
+    if size == LINK:
         return ""
     text = read_text(path, whole=True) if size else None
     return text.get("fingerprint", "") if text is not None else None
@@ -199,16 +200,7 @@ def _adopt(path: Path, fingerprint: str) -> Done:
         made = dict(json.loads((read_text(path) or {}).get("made", "{}")))
     except (ValueError, TypeError, RecursionError):
         made = {}
-    return Done(fingerprint, len(data), zlib.crc32(data), made, "")
-
-
-def _index(name: str, folder: OutputFolder) -> int | None:
-    """The index of an image's name, if the runner would give that name."""
-    digits = name.rpartition("/")[2].removesuffix(".png")
-    if not (digits.isdecimal() and digits.isascii()):
-        return None
-    index = int(digits)
-    return index if image_name(index, folder.images_per_folder) == name else None
+    return Done(fingerprint, len(data), zlib.crc32(data), made, "", -1)
 
 
 def named(names: Iterable[str]) -> str:

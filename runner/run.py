@@ -24,6 +24,7 @@ from runner.journal import merge
 from runner.lock import FolderLock
 from runner.progress import Progress
 from runner.pulse import Pulse
+from runner.record import Account
 from runner.report import Counts, Launch
 from runner.resume import asked_images
 from runner.start import Job, Start, hear, notices, prepare, tell, tell_error
@@ -74,12 +75,11 @@ def _lead(rank: Rank) -> ExitCode:
         start = _prepare(rank, lock)
         launch = _launch(start, rank.world, started)
         if start.pending:
-            images = sum(len(start.plan.batch(number)) for number in start.pending)
-            remarks = (*notices(start.plan), disk.notice(rank.folder, start.plan, images))
+            remarks = (*notices(start.plan), disk.notice(rank.folder, start.plan, start.missing))
             for line in (*filter(None, remarks), _greeting(start, launch)):
                 print(f"runner: {printable(line)}", file=sys.stderr, flush=True)
             counts = Counts(len(start.plan), done=start.finished)
-            report.write_summary(rank.folder, "running", counts, launch, [])
+            report.write_summary(rank.folder, "running", counts, launch, Account())
         _work_and_wait(rank, start, launch, lock)
         code = _report(start, rank, launch)
         if rank.stop.is_final or code == ExitCode.FAILED:
@@ -101,7 +101,7 @@ def _prepare(rank: Rank, lock: FolderLock) -> Start:
             if isinstance(error, RefusedError):
                 store.command.set(ENDED, str(int(error.exit_code)))
         raise
-    tell(start, store, start.manifest.strategy.layout(world).replicas)
+    tell(rank.job, start, store, start.manifest.strategy.layout(world).replicas)
     return start
 
 
@@ -112,8 +112,7 @@ def _work_and_wait(rank: Rank, start: Start, launch: Launch, lock: FolderLock) -
         _report(start, rank, launch)
         lock.release()
 
-    images = sum(len(start.plan.batch(number)) for number in start.pending)
-    with Progress(rank.store, images):
+    with Progress(rank.store, start.missing, launch.started):
         try:
             work(rank, start, on_lost)
         except Exception:
@@ -152,12 +151,14 @@ def _count(number: int, word: str, ending: str = "s") -> str:
 def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
     """Rebuild the reports from all journals, and say in one line how it went."""
     folder, job = rank.folder, rank.job
-    record = merge(folder.journals)
+    launch.seconds = round(time.monotonic() - start.begun, 3)
+    record = merge(folder.journals, len(start.plan))
+    account = record.account(launch.id)
     asked = asked_images(start.plan, job.limit, job.shard)
     counts = report.rebuild(folder, start.plan, start.fingerprints, record, asked, launch)
     most = start.manifest.max_failures
-    is_over = record.gave_up or (most is not None and counts.failed >= most)
+    is_over = account.gave_up or (most is not None and counts.failed >= most)
     outcome = report.outcome(counts, gave_up=is_over)
-    summary = report.write_summary(folder, outcome, counts, launch, record.errors)
+    summary = report.write_summary(folder, outcome, counts, launch, account)
     print(f"runner: {report.sentence(summary, folder)}", file=sys.stderr, flush=True)
     return report.exit_code(outcome)

@@ -6,7 +6,9 @@ import base64
 import dataclasses
 import itertools
 import json
+import operator
 import sys
+import time
 import zlib
 from array import array
 from dataclasses import dataclass, field
@@ -18,12 +20,14 @@ from runner.crashes import quarantined
 from runner.errors import FolderError, InterruptedRunError, RunnerError, StrategyError, refusal
 from runner.files import replace
 from runner.folder import HEADER, OutputFolder
-from runner.journal import LOST, Journal, merge
+from runner.journal import Journal, merge, pack
 from runner.lock import FolderLock, Shard, guard, live_launches
 from runner.manifest import Loaded, Manifest, Resolved, decide, dump, fill, parse
 from runner.plan import Fingerprints, Plan
 from runner.preflight import check
+from runner.prompts import FilePrompts
 from runner.pulse import Pulse
+from runner.record import LOST
 from runner.resume import asked_images, clear, named, pending_batches, refuse, survey
 from runner.shard import open_shards
 from runner.sizing import component_bytes
@@ -71,6 +75,8 @@ class Start:
     fingerprints: Fingerprints
     pending: array[int]  # numbers of batches
     deaths: dict[int, int] = field(default_factory=dict)  # see crashes.py
+    begun: float = 0.0  # when the launch did, by this process's monotonic clock
+    missing: int = 0  # images to make; known to rank 0
     finished: int = 0  # images that were there; known to rank 0
     choice: str = ""  # what `auto` chose and why; known to rank 0
 
@@ -79,6 +85,7 @@ def prepare(
     job: Job, folder: OutputFolder, lock: FolderLock, world: World, deaths: dict[int, int]
 ) -> Start:
     """Rank 0 alone. Raises RefusedError in any form: nothing but a folder was made until then."""
+    begun = time.monotonic()
     folder.prepare()
     lock.acquire()
     folder.stop_file(job.shard).unlink(missing_ok=True)  # a new launch means: go on
@@ -91,7 +98,7 @@ def prepare(
         if recorded is None:
             _record(folder, start)
 
-    record = merge(folder.journals)
+    record = merge(folder.journals, len(start.plan))
     _refuse_new_folders(folder, start.manifest, recorded, bool(record.done))
     live = live_launches(folder) - {lock.launch}
     found = survey(folder, start.plan, start.fingerprints, record, live)
@@ -115,12 +122,15 @@ def prepare(
         fingerprint = start.fingerprints.of(start.plan.task(index))
         journal.failed(index, fingerprint, "crashed", "its process died, and again alone", "")
     journal.close()
+    pack(folder.journals, record, live_launches(folder), lock.launch)
     _record(folder, start)
     # The survey's own journal came between the last launch and this one.
     return dataclasses.replace(
         start,
         generation=record.generation + 2,
         pending=pending,
+        begun=begun,
+        missing=sum(map(operator.and_, found.todo, wanted)),
         finished=found.finished,
         deaths=deaths,
     )
@@ -219,12 +229,14 @@ def notices(plan: Plan) -> list[str]:
     return lines
 
 
-def tell(start: Start, store: Store, replicas: int) -> None:
+def tell(job: Job, start: Start, store: Store, replicas: int) -> None:
     """Rank 0's word to the others, and the counters that they share."""
     open_shards(store, replicas)
     values = {
         "launch": start.launch,
         "generation": start.generation,
+        "age_s": time.monotonic() - start.begun,
+        "checksum": _checksum(job.loaded),
         "resolved": start.resolved.model_dump(),
         "deaths": list(start.deaths.items()),
         "pending": base64.b64encode(zlib.compress(start.pending.tobytes(), 1)).decode(),
@@ -245,6 +257,11 @@ def hear(job: Job, store: Store, pulse: Pulse, stop: Stop) -> Start:
     values: dict[str, Any] = json.loads(text)
     if "error" in values:
         raise refusal(values["error"], values["exit_code"])
+    if values["checksum"] != _checksum(job.loaded):
+        raise RunnerError(
+            f"{job.loaded.path} or its prompt file changed while the job began, or is another on "
+            f"this host; run the same command again"
+        )
     resolved = Resolved.model_validate(values["resolved"])
     start = _start(job, resolved, values["launch"])
     pending = array("Q")
@@ -252,6 +269,15 @@ def hear(job: Job, store: Store, pulse: Pulse, stop: Stop) -> Start:
     return dataclasses.replace(
         start,
         generation=values["generation"],
+        begun=time.monotonic() - values["age_s"],
         pending=pending,
         deaths=dict(values["deaths"]),
     )
+
+
+def _checksum(loaded: Loaded) -> int:
+    """Of what the manifest says and all its prompts: every rank reads the files for itself."""
+    prompts, text = loaded.prompts, loaded.manifest.model_dump_json(exclude={"model", "prompts"})
+    if isinstance(prompts, FilePrompts):
+        return zlib.crc32(text.encode(), prompts.checksum())
+    return zlib.crc32("".join([text, *map(repr, prompts)]).encode())

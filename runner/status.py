@@ -1,5 +1,6 @@
 """The `status` command: how an output folder stands, from its journals."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from runner.journal import merge
 from runner.lock import Shard, live_launches
 from runner.manifest import Loaded, decide, fill
 from runner.plan import Fingerprints, Plan
+from runner.record import Record
 from runner.report import Launch
 from runner.resume import asked_images
 from runner.start import recorded_in
@@ -18,7 +20,7 @@ __all__ = ["status"]
 
 
 def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) -> dict[str, Any]:
-    """The summary, rebuilt with the other reports unless a job works on the folder; its
+    """The summary, counted anew; unless a job works on the folder, the reports are written too. Its
     `exit_code` is that of the job that was asked about."""
     folder = OutputFolder(output, loaded.manifest.output)
     recorded = recorded_in(folder) if folder.was_run() else None
@@ -30,33 +32,32 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
             "images": len(plan),
             "sentence": f"never run: 0 of {len(plan)} images in {folder.dir}",
         }
-    known = report.read_summary(folder)
-    live = live_launches(folder)
-    if live and part is None:
-        summary = {**known, "outcome": "running", "exit_code": int(ExitCode.INCOMPLETE)}
-        return {**summary, "sentence": report.sentence(summary, folder)}
+    live = live_launches(folder) if part is None else set()
     manifest = fill(loaded.manifest, decide(loaded.manifest, recorded))
     plan = Plan(manifest, loaded.prompts, loaded.path)
     fingerprints = Fingerprints(manifest, model.identity(manifest.model))
-    record = merge(folder.journals)
-    launch = _launch(known)
+    record = merge(folder.journals, len(plan))
+    launch = _launch(folder, record)
+    if live:
+        launch = launch if launch.id in live else Launch("", 0)  # it only begins
+        launch.seconds = round(time.time() - launch.started, 3) if launch.id else None
     asked = asked_images(plan, limit, part)
     about = (folder, plan, fingerprints, record, asked, launch)
     try:
-        counts, dry = report.rebuild(*about), False
+        counts, dry = report.rebuild(*about, dry=bool(live)), bool(live)
     except DiskError:  # full, or another user's: the answer holds without the files
         counts, dry = report.rebuild(*about, dry=True), True
-    most = manifest.max_failures
-    is_over = record.gave_up or (most is not None and counts.failed >= most)
-    outcome = report.outcome(counts, gave_up=is_over)
-    summary = report.write_summary(folder, outcome, counts, launch, record.errors, dry=dry)
+    most, account = manifest.max_failures, record.account(launch.id)
+    is_over = account.gave_up or (most is not None and counts.failed >= most)
+    outcome = "running" if live else report.outcome(counts, gave_up=is_over)
+    summary = report.write_summary(folder, outcome, counts, launch, account, dry=dry)
     return {**summary, "sentence": report.sentence(summary, folder)}
 
 
-def _launch(known: dict[str, Any]) -> Launch:
-    """The last launch as the summary tells it."""
-    values: Any = known.get("launch")
+def _launch(folder: OutputFolder, record: Record) -> Launch:
+    """The last launch as the summary tells it; where that is lost, as the journals do."""
+    values: Any = report.read_summary(folder).get("launch")
     try:
         return Launch(**values)
-    except TypeError:  # lost, or not ours
-        return Launch("unknown", 0)
+    except TypeError:
+        return Launch(record.launch, record.generation)

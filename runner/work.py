@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,9 +24,10 @@ from runner.errors import (
 )
 from runner.folder import OutputFolder
 from runner.group import replica_group
-from runner.journal import LOST, Done, Journal, merge
+from runner.journal import Journal, merge
 from runner.plan import Fingerprints, Task
 from runner.pulse import Pulse
+from runner.record import LOST, Done, Work
 from runner.replica import Replica
 from runner.resume import asked_images
 from runner.selfcheck import agree, reference
@@ -166,19 +168,45 @@ def _lead(
         mine = take(rank.store, start.pending, layout.replica, layout.replicas)
         mine = replica.lead(_until_stop(rank, start, mine))
         left_over = _until_stop(rank, start, _leftovers(rank, start, replica))
+        clock = _Clock(start.begun)
         try:
             for numbers in (mine, left_over):
                 while window := list(islice(numbers, manifest.strategy.window)):
                     parts = [part for number in window for part in _parts(start, number)]
-                    pipeline.prepare([tasks for tasks, _ in parts])
-                    for tasks, degraded in parts:
-                        with crashes.during([task.index for task in tasks]):
-                            _render(pipeline, tasks, degraded, writer, limit, replica)
+                    with clock.busy(sum(len(tasks) for tasks, _ in parts)):
+                        pipeline.prepare([tasks for tasks, _ in parts])
+                        for tasks, degraded in parts:
+                            with crashes.during([task.index for task in tasks]):
+                                _render(pipeline, tasks, degraded, writer, limit, replica)
         except DroppedError:
             return
         except GaveUpError as error:
             print(f"runner: rank {rank.world.rank}: {error}", file=sys.stderr)
             journal.gave_up(str(error))
+        finally:
+            with contextlib.suppress(OSError):
+                journal.worked(clock.work(layout.replica))
+
+
+class _Clock:
+    """How long a replica was busy with batches, and since when it could be."""
+
+    def __init__(self, begun: float) -> None:
+        self._start_s = time.monotonic() - begun
+        self._busy_s = 0.0
+        self._images = 0
+
+    @contextlib.contextmanager
+    def busy(self, images: int) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+            self._images += images
+        finally:
+            self._busy_s += time.monotonic() - start
+
+    def work(self, replica: int) -> Work:
+        return Work(replica, self._images, round(self._start_s, 3), round(self._busy_s, 3))
 
 
 def _render(
@@ -261,7 +289,8 @@ def _leftovers(rank: Rank, start: Start, replica: Replica) -> Iterator[int]:
     """Rank 0 waits for the others and then takes the batches that dead ones had begun."""
     if rank.world.rank or not replica.is_alone or not wait_for_all(rank):
         return
-    done, plan = merge(rank.folder.journals).done, start.plan
+    plan = start.plan
+    done = merge(rank.folder.journals, len(plan)).done
     asked = asked_images(plan, rank.job.limit, rank.job.shard)
     for number in start.pending:
         wanted = [plan.task(index) for index in plan.batch(number) if asked[index]]

@@ -143,6 +143,11 @@ def torchrun(processes: int, restarts: int = 0) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *words]
 
 
+def print_of(number: int) -> str:
+    """A fingerprint, as far as its form goes."""
+    return f"{number:032x}"
+
+
 def crc_of(path: Path) -> int:
     with Image.open(path) as image:
         image.load()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobs import Job, ended, running
+from jobs import Job, ended, print_of, running
 
 from runner import disk
 from runner.errors import DiskError, FolderError
@@ -123,7 +123,7 @@ def test_a_journal_line_is_whole_or_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     journal = Journal(tmp_path, 1, 0, "5f3a90c2")
-    journal.done(0, "f", 1, 2, {})
+    journal.done(0, print_of(0), 1, 2, {})
     write = os.write
 
     def full(descriptor: int, data: bytes) -> int:
@@ -134,10 +134,10 @@ def test_a_journal_line_is_whole_or_absent(
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
         with pytest.raises(DiskError, match="run the same command again"):
-            journal.done(1, "f" * 30, 1, 2, {})
-    journal.done(2, "f", 1, 2, {})
+            journal.done(1, print_of(1), 1, 2, {})
+    journal.done(2, print_of(2), 1, 2, {})
     journal.close()
-    record = merge(tmp_path)
+    record = merge(tmp_path, 3)
     assert sorted(record.done) == [0, 2]
     assert not record.unclean
     assert journal.path.read_text().count("\n") == 3

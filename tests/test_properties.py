@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jobs import print_of
 
 from runner.crashes import alone, quarantined
 from runner.journal import Journal, merge
@@ -92,22 +93,22 @@ def test_a_merge_says_the_last_launch_and_survives_a_tear(
             key = (generation, rank)
             journal = journals.setdefault(key, Journal(folder, generation, rank, "5f3a90c2"))
             if kind == "done":
-                journal.done(index, f"{generation}", 1, 2, {})
+                journal.done(index, print_of(generation), 1, 2, {})
             else:
-                journal.failed(index, f"{generation}", "error", "e", "")
-        record = merge(folder)
+                journal.failed(index, print_of(generation), "error", "e", "")
+        record = merge(folder, 6)
         for index in range(6):
             latest = max((g for g, _, _, i in told if i == index), default=0)
             kinds = {k for g, _, k, i in told if (g, i) == (latest, index)}
             if "done" in kinds:
-                assert record.done[index].fingerprint == str(latest)
+                assert record.done[index].fingerprint == print_of(latest)
                 assert index not in record.failed
             elif kinds:
-                assert record.failed[index].fingerprint == str(latest)
+                assert record.failed[index].fingerprint == print_of(latest)
         if journals:
             torn = min(journals.values(), key=lambda journal: journal.path).path
             os.truncate(torn, min(tear, torn.stat().st_size))
-            again = merge(folder)
+            again = merge(folder, 6)
             assert set(again.done) <= set(record.done)
             assert torn.name in again.unclean
 

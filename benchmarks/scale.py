@@ -1,0 +1,221 @@
+"""What an image of the plan costs before and after its pixels, for folders of 10³ to 10⁶ images.
+
+    python benchmarks/scale.py [--images 1000 10000 100000 1000000] [--json FILE]
+
+For each size, a prompt file and a folder where all but the last 1,000 images (10 % where there are
+fewer) are done: the runner makes them with a renderer that draws 16 × 16 pixels of noise, and
+without waiting for the disk. Then each command is timed from its start in a process of its own:
+`validate`, `plan`, `run` with the demo model until its first new image begins, and `status`, which
+writes the reports anew; with their peak memory. A second table has what each step costs an image.
+
+A million images take about 4 GB of disk and 20 minutes, nearly all of it to make them.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+LEFT = 1000  # images that are still to make
+MB = 2**20
+COMMANDS = ("validate", "plan", "first image", "status")
+STEPS = ("load", "plan", "merge", "scan", "survey", "batches", "rebuild")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--folder", type=Path, help="where the images go (default: temporary)")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        name, manifest, *words = options.child
+        CHILDREN[name](manifest, *words)
+        return
+    rows = []
+    print(f"{'images':>8} {'made in':>8}", *(f"{name:>20}" for name in COMMANDS))
+    for images in options.images:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            rows.append(measure(Path(folder), images))
+    print_steps(rows)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def measure(folder: Path, images: int) -> dict[str, Any]:
+    free = os.statvfs(folder)
+    if free.f_favail < images + 1000 or free.f_bavail * free.f_frsize < images * 8192:
+        raise SystemExit(f"{folder}: no room for {images} images")
+    manifest = write_manifest(folder, images)
+    left = min(LEFT, images // 10)
+    made = timed([*child("make", manifest), str(images - left)])
+    commands = {
+        "validate": timed(runner("validate", manifest)),
+        "plan": timed(runner("plan", manifest)),
+        "first image": timed(child("first", manifest)),
+        "status": timed(runner("status", manifest)),
+    }
+    cells = (f"{row['s']:>9.2f} s {row['mb']:>6.0f} MB" for row in commands.values())
+    print(f"{images:>8} {made['s']:>6.0f} s", *cells, flush=True)
+    return {"images": images, "done": images - left, "commands": commands, "steps": steps(manifest)}
+
+
+def write_manifest(folder: Path, images: int) -> Path:
+    with (folder / "prompts.jsonl").open("w", encoding="utf-8") as file:
+        for number in range(images):
+            file.write(json.dumps({"prompt": f"a red cat, number {number}"}) + "\n")
+    manifest = folder / "job.yaml"
+    values = {
+        "model": "demo",
+        "seed": 1,
+        "output": {"dir": str(folder / "out"), "images_per_folder": 1000},
+        "prompts": {"file": "prompts.jsonl"},
+    }
+    manifest.write_text(json.dumps(values))
+    return manifest
+
+
+def runner(command: str, manifest: Path) -> list[str]:
+    return [sys.executable, "-m", "runner", command, str(manifest)]
+
+
+def child(name: str, manifest: Path) -> list[str]:
+    return [sys.executable, __file__, "--child", name, str(manifest)]
+
+
+def timed(command: Sequence[str]) -> dict[str, float]:
+    """Wall and CPU seconds of a process from its start, and the most memory that it had."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    start = time.monotonic()
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    words = process.stderr.read().decode()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: {process.returncode}\n{words}")
+    return {
+        "s": time.monotonic() - start,
+        "cpu_s": used.ru_utime + used.ru_stime,
+        "mb": used.ru_maxrss * 1024 / MB,
+    }
+
+
+def steps(manifest: Path) -> dict[str, float]:
+    """Step → CPU microseconds an image, the median of several times for small folders."""
+    output = subprocess.run(
+        child("steps", manifest),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+    values: dict[str, float] = json.loads(output)
+    return values
+
+
+def print_steps(rows: Sequence[dict[str, Any]]) -> None:
+    print("\nCPU µs an image")
+    print(f"{'images':>8}", *(f"{name:>8}" for name in (*STEPS, "all")))
+    for row in rows:
+        cells = [*(row["steps"][name] for name in STEPS), sum(row["steps"].values())]
+        print(f"{row['images']:>8}", *(f"{cell:>8.2f}" for cell in cells))
+
+
+# --- what runs in processes of its own ----------------------------------------------------------
+
+
+def make(manifest: str, limit: str) -> None:
+    """The first images with the runner itself, its renderer and the disk's waits apart."""
+    from runner import pipeline
+    from runner.cli import main
+    from runner.fake import FakePipeline
+
+    class Noise(FakePipeline):
+        def _pixels(self, task: Any) -> Any:
+            return super()._pixels(small(task))
+
+        def _made(self, tasks: Any, degraded: Any) -> dict[str, Any]:
+            """As long as a pipeline's."""
+            about = {"strategy": "data_parallel", "device": "cpu", "dtype": "float32"}
+            how = {"batch_size": 1, "degraded": [], "seconds": tasks[0].index % 10_000 / 10_000}
+            return {"width": 16, "height": 16, **about, **how}
+
+    pipeline.load = lambda *given: Noise(given[4])  # type: ignore[assignment]
+    os.fsync = lambda descriptor: None  # type: ignore[assignment]
+    code = main(["run", manifest, "--limit", limit])
+    sys.exit(code)
+
+
+def small(task: Any) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(task, parameters={})
+
+
+def first(manifest: str) -> None:
+    """The runner until its first new image begins."""
+    from runner import pipeline
+    from runner.cli import main
+
+    pipeline.Pipeline.render = lambda *_: os._exit(0)  # type: ignore[assignment,method-assign]
+    main(["run", manifest])
+    raise SystemExit("no image was begun")
+
+
+def measure_steps(manifest: str) -> None:
+    from runner import model, report
+    from runner.folder import OutputFolder
+    from runner.journal import merge
+    from runner.manifest import decide, fill, load
+    from runner.plan import Fingerprints, Plan
+    from runner.report import Launch
+    from runner.resume import asked_images, pending_batches, survey
+    from runner.start import recorded_in
+
+    loaded = load(Path(manifest))
+    folder = OutputFolder(Path(str(loaded.manifest.output.dir)), loaded.manifest.output)
+    full = fill(loaded.manifest, decide(loaded.manifest, recorded_in(folder)))
+    plan = Plan(full, loaded.prompts, loaded.path)
+    prints = Fingerprints(full, model.identity(full.model))
+    record = merge(folder.journals, len(plan))
+    found = survey(folder, plan, prints, record, set())
+    asked = asked_images(plan, None, None)
+    images = len(plan)
+    calls: dict[str, Callable[[], Any]] = {
+        "load": lambda: load(Path(manifest)),
+        "plan": lambda: Plan(full, loaded.prompts, loaded.path),
+        "merge": lambda: merge(folder.journals, len(plan)),
+        "scan": lambda: folder.scan(len(plan)),
+        "survey": lambda: survey(folder, plan, prints, record, set()),
+        "batches": lambda: pending_batches(plan, found.todo, asked),
+        "rebuild": lambda: report.rebuild(folder, plan, prints, record, asked, Launch("0" * 8, 0)),
+    }
+    times = max(1, min(9, 100_000 // images))
+    costs = {
+        name: statistics.median(cpu_s(call) for _ in range(times)) for name, call in calls.items()
+    }
+    print(json.dumps({name: cost / images * 1e6 for name, cost in costs.items()}))
+
+
+def cpu_s(call: Callable[[], Any]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+CHILDREN: dict[str, Callable[..., None]] = {"make": make, "first": first, "steps": measure_steps}
+
+
+if __name__ == "__main__":
+    main()
