@@ -126,7 +126,9 @@ def test_shards_that_start_at_once_draw_one_seed(tmp_path):
         for part in ("1/2", "2/2")
     ]
     for process in running:
-        assert process.wait(120) == 0, process.stderr and process.stderr.read()
+        _, words = process.communicate(timeout=120)
+        assert process.returncode == 0, words
+        assert "; 2 made now" in words  # not the other's
     status = subprocess.run(
         [sys.executable, "-m", "runner", "status", str(path), "--output", str(output)],
         capture_output=True, text=True, check=True,

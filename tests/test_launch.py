@@ -91,7 +91,9 @@ def test_every_name_has_its_own_prompt(launched: Launched) -> None:
         made = lines(output / "metadata.jsonl")
         assert [line["file_name"] for line in made] == [f"{i:06d}.png" for i in range(IMAGES)]
         assert [line["prompt"] for line in made] == [texts[line["prompt_index"]] for line in made]
-        assert summary(output)["outcome"] == "complete", name
+        told = summary(output)
+        assert told["outcome"] == "complete", name
+        assert sum(replica["images"] for replica in told["replicas"]) == IMAGES
 
 
 # Case 67.

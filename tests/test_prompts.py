@@ -1,10 +1,14 @@
 """Prompt files: streamed, strict, by line."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from runner.errors import ManifestError
+from runner.errors import InterruptedRunError, ManifestError
 from runner.prompts import FilePrompts, PromptItem
 
 
@@ -44,6 +48,50 @@ def test_jsonl_has_an_object_or_a_string_a_line(tmp_path: Path) -> None:
         PromptItem(prompt="café"),
     ]
     assert prompts[1] == list(prompts)[1]
+
+
+words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | words,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(words, inner, max_size=2),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(words, st.none() | st.integers(0, 2**63 - 1), values), min_size=1))
+def test_a_line_that_is_known_to_be_good_reads_as_the_first_time(
+    tmp_path: Path, given: list[tuple[str, int | None, Any]]
+) -> None:
+    items = [
+        {"prompt": text, "seed": seed, "parameters": {"sigmas": value}}
+        for text, seed, value in given
+    ]
+    path = write(tmp_path / "list.jsonl", "\n".join(map(json.dumps, items)))
+    wanted = [PromptItem(**item) for item in items]
+    prompts = read(path)
+    assert repr(list(prompts)) == repr(wanted)
+    assert list(prompts.settings()) == [(item.seed, item.parameters) for item in wanted]
+
+
+@pytest.mark.parametrize("name", ["list.txt", "list.jsonl"])
+def test_a_file_that_changes_after_it_was_read(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, '"a"\n\n"b"\n"c"')
+    prompts, before = read(path), [*read(path)]
+    write(path, '"a"\n\n"b"\n"c"\n"d"\n')  # added
+    assert [*prompts] == before
+    assert prompts.checksum() != read(path).checksum()
+    write(path, '"a"\n\n"x"\n"c"')
+    assert prompts[0] == before[0]
+    with pytest.raises(InterruptedRunError, match=rf"{name}: prompts\[1\] is not what it was"):
+        list(prompts)
+    write(path, '"a"')
+    with pytest.raises(InterruptedRunError, match=r"prompts\[2\]"):
+        prompts[2]
+    path.unlink()
+    with pytest.raises(InterruptedRunError, match="No such file .* put it back"):
+        prompts[0]
 
 
 def test_every_bad_line_is_named(tmp_path: Path) -> None:

@@ -11,9 +11,17 @@ import numpy as np
 import pytest
 import torch
 from conftest import FAST, lines, pixels, stamps, summary
+from jobs import wait_for
 from PIL import Image
 
-from runner.errors import ExitCode, FolderError, ManifestError, ModelError, StrategyError
+from runner.errors import (
+    ExitCode,
+    FolderError,
+    InterruptedRunError,
+    ManifestError,
+    ModelError,
+    StrategyError,
+)
 from runner.manifest import load
 from runner.pipeline import Pipeline
 from runner.run import run
@@ -86,6 +94,11 @@ def test_a_run_makes_a_dataset_and_says_so(bench: Bench) -> None:
     assert (made[2]["width"], made[2]["height"]) == (32, 48)
     told = summary(bench.output)
     assert (told["outcome"], told["done"], told["made"], told["missing"]) == ("complete", 5, 5, 0)
+    [replica] = told["replicas"]
+    assert (replica["replica"], replica["images"]) == (0, 5)
+    spent = replica["start_s"] + replica["busy_s"] + replica["idle_s"]
+    assert spent == pytest.approx(told["seconds"], abs=0.01)
+    assert 0 < replica["busy_s"] < told["seconds"]
     assert not (bench.output / "failures.jsonl").exists()
     folder = datasets.load_dataset("imagefolder", data_dir=str(bench.output), split="train")
     assert folder["prompt"] == [line["prompt"] for line in made]
@@ -513,6 +526,57 @@ def test_status_before_and_after(bench: Bench) -> None:
     assert (told["outcome"], told["exit_code"], told["missing"]) == ("interrupted", 75, 1)
     assert len(lines(bench.output / "metadata.jsonl")) == 4
     assert bench.status(limit=4)["exit_code"] == 0
+
+
+@pytest.fixture
+def at_image(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], None]:
+    """Do something while a job is about to render its image of that number, the others written."""
+    real = Pipeline.images
+
+    def do(number: int, action: Callable[[], None]) -> None:
+        def images(self: Pipeline, tasks: Any) -> Any:
+            if tasks[0].index == number:
+                action()
+            return real(self, tasks)
+
+        monkeypatch.setattr(Pipeline, "images", images)
+
+    return do
+
+
+def test_status_while_a_job_works(
+    bench: Bench, at_image: Callable[[int, Callable[[], None]], None]
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    def ask() -> None:
+        wait_for(lambda: bench.status()["done"] == 3)
+        told.append(bench.status())
+        assert not (bench.output / "metadata.jsonl").exists()
+
+    at_image(3, ask)
+    assert bench.run() is ExitCode.COMPLETE
+    assert (told[0]["outcome"], told[0]["exit_code"], told[0]["made"]) == ("running", 75, 3)
+    # The same rate as at the end: images made since the launch began.
+    last = summary(bench.output)
+    for one in (*told, last, bench.status()):
+        rate = one["made"] / one["seconds"]
+        assert one["images_per_second"] == pytest.approx(rate, rel=0.01)
+    assert bench.status()["seconds"] == last["seconds"]
+
+
+def test_a_prompt_file_that_changes_during_the_work(
+    bench: Bench, at_image: Callable[[int, Callable[[], None]], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text("\n".join(PROMPTS))
+    bench.values["prompts"] = {"file": "prompts.txt"}
+    at_image(2, lambda: path.write_text("\n".join([*PROMPTS[:4], "a fish"])) and None)
+    with pytest.raises(InterruptedRunError, match=r"prompts\[4\] is not what it was"):
+        bench.run()
+    path.write_text("\n".join([*PROMPTS, "added"]))
+    assert bench.run() is ExitCode.COMPLETE
+    assert (summary(bench.output)["made"], summary(bench.output)["done"]) == (2, 6)
 
 
 # Case 11: a gap is never a success.
