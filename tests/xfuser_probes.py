@@ -1,6 +1,7 @@
 """xfuser on a machine without a GPU: what it asks of the device is answered here, nothing else.
 
 Its configuration, groups, transformers, pipelines and collectives are its own, on CPUs with gloo.
+Only what a sender of PipeFusion may expect of NCCL is made up for.
 """
 
 import importlib.machinery
@@ -35,6 +36,33 @@ def install() -> None:
     from runner.strategies import XDit
 
     XDit._check_device = lambda self, asked: None
+    _send_as_nccl_does()
+
+
+def _send_as_nccl_does() -> None:
+    """PipeFusion drops the handles of its sends, and sends sizes before anyone receives them. NCCL
+    sends anyway; gloo loses a send with its handle, and lets a sender wait for the receiver."""
+    import torch.distributed as dist
+    from xfuser.core.distributed.group_coordinator import PipelineGroupCoordinator as Group
+
+    sent = []  # handles, with the tensors that they send
+
+    def keeping(send):
+        def keep(self, tensor):
+            sent.append((send(self, tensor), tensor))
+            return sent[-1][0]
+
+        return keep
+
+    def batch(operations):
+        works = [op.op(op.tensor, op.peer, group=op.group) for op in operations]
+        pairs = list(zip(works, operations, strict=True))
+        sent.extend((work, op.tensor) for work, op in pairs if op.op is dist.isend)
+        return [work for work, op in pairs if op.op is dist.irecv]
+
+    for name in ("_pipeline_isend", "_pipeline_isend_skip"):
+        setattr(Group, name, keeping(getattr(Group, name)))
+    dist.batch_isend_irecv = batch
 
 
 def _triton() -> dict[str, types.ModuleType]:

@@ -317,6 +317,8 @@ class Engine:
         state = get_runtime_state()
         # An image of few steps lowers it for all that follow.
         state.runtime_config.warmup_steps = self.warmup_steps
+        # PipeFusion's buffers follow the size of an image, but not the length of its text.
+        state.ready = False
         if self.is_told:
             names = ("height", "width", "num_inference_steps")
             state.set_input_parameters(
