@@ -110,6 +110,16 @@ class StrategyBase(Settings):
     kind: str
     shares_node: ClassVar[bool] = False  # a rank drives its whole share of the node's devices
     own_groups: ClassVar[bool] = False  # a package splits the replica's process group by itself
+    refused: ClassVar[
+        Mapping[str, str]
+    ] = {}  # keys that a package's users know: what to do instead
+
+    @model_validator(mode="before")
+    @classmethod
+    def _possible(cls, value: Any) -> Any:
+        for name in cls.refused.keys() & value if isinstance(value, dict) else ():
+            raise ValueError(f"{name}: {cls.refused[name]}")
+        return value
 
     @model_validator(mode="before")
     @classmethod

@@ -48,6 +48,10 @@ class ModelFacts:
         return _json(self.folder / component / "config.json")
 
     @property
+    def scheduler_config(self) -> dict[str, Any]:
+        return _json(self.folder / "scheduler" / "scheduler_config.json")
+
+    @property
     def networks(self) -> list[str]:
         """The components with weights."""
         return [

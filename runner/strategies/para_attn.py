@@ -10,9 +10,10 @@ the one pipeline that it is applied to:
 """
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from runner.errors import StrategyError
 from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
@@ -44,17 +45,11 @@ REFUSED = {
 
 
 class ParaAttention(StrategyBase):
+    refused: ClassVar[Mapping[str, str]] = REFUSED
+
     kind: Literal["para_attn"] = "para_attn"
     ulysses_degree: Annotated[int, Field(ge=1)] = 1
     ring_degree: Annotated[int, Field(ge=1)] = 1
-
-    @model_validator(mode="before")
-    @classmethod
-    def _possible(cls, values: Any) -> Any:
-        for name, reason in REFUSED.items():
-            if isinstance(values, dict) and name in values:
-                raise ValueError(f"{name}: {reason}")
-        return values
 
     @property
     def ranks(self) -> int:

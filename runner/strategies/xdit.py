@@ -21,7 +21,7 @@ from runner.strategies.data_parallel import load_whole
 from runner.strategies.engines import check_heads, check_lengths, check_package
 from runner.strategies.facts import ModelFacts
 from runner.strategies.known import remarks
-from runner.strategies.xdit_models import MODELS, SCHEDULERS, XFUSER, Supported
+from runner.strategies.xdit_models import FAILS, MODELS, SCHEDULERS, XFUSER, Supported
 from runner.world import World
 
 if TYPE_CHECKING:
@@ -42,7 +42,25 @@ BACKEND_MODULES = {
     "flash_4": ("flash_attn", "flash-attn"),
     "sage": ("sageattention", "sageattention"),
 }
-DEFAULT_HEIGHT = 1024  # of all these pipelines
+# They draw the nearest of a few sizes, and scale the image to what was asked for.
+BINNED = ("HunyuanDiTPipeline", "PixArtAlphaPipeline", "PixArtSigmaPipeline")
+DEFAULT_ROWS = 128  # of latents, where the transformer's config does not say
+_CACHE = "reuses earlier steps, another image, which no fingerprint would tell; leave it out"
+_DECODES = "the rank that holds the image decodes it alone; leave it out"
+# xfuser's own arguments.
+REFUSED = {
+    "cache_method": _CACHE,
+    "data_parallel_degree": "more processes make more replicas; leave it out",
+    "fully_shard_degree": "use strategy: {kind: device_map}",
+    "pipefusion_parallel_degree": "use pipefusion_degree",
+    "tensor_parallel_degree": "use strategy: {kind: tensor_parallel, degree: …}",
+    "use_cfg_parallel": "use cfg_degree: 2",
+    "use_fbcache": _CACHE,
+    "use_parallel_vae": _DECODES,
+    "use_teacache": _CACHE,
+    "use_torch_compile": "is set up by model in xfuser's own runner alone; leave it out",
+    "vae_parallel_size": _DECODES,
+}
 
 
 class XDit(StrategyBase):
@@ -50,6 +68,7 @@ class XDit(StrategyBase):
     with what its neighbours computed a step before."""
 
     own_groups: ClassVar[bool] = True
+    refused: ClassVar[Mapping[str, str]] = REFUSED
 
     kind: Literal["xdit"] = "xdit"
     ulysses_degree: Degree = 1
@@ -86,6 +105,8 @@ class XDit(StrategyBase):
         for count in (facts.heads, facts.config.get("num_kv_heads")):
             check_heads("xdit", self.ulysses_degree, count, facts.denoiser_class)
         self._check_stages(facts)
+        if self._is_wrapped(supported) and self._splits:
+            _check_scheduler(facts)
         self._check_backend(asked)
         if self.sequence_ranks > 1 and facts.text_varies and asked.batch_size > 1:
             raise StrategyError(
@@ -109,23 +130,36 @@ class XDit(StrategyBase):
                 f"{facts.pipeline_class}, only with {', '.join(MODELS)}; use context_parallel or "
                 f"data_parallel for {asked.model}"
             )
-        for name, degree in self.degrees.items():
-            if degree > 1 and not getattr(supported, name):
-                takes = [f"{other}_degree" for other in self.degrees if getattr(supported, other)]
+        name = facts.pipeline_class
+        works = {
+            degree: getattr(supported, degree) and (name, degree) not in FAILS
+            for degree in self.degrees
+        }
+        takes = [f"{degree}_degree" for degree in works if works[degree]]
+        remedy = f"use {' or '.join([*takes, 'data_parallel'])}"
+        for degree, count in self.degrees.items():
+            if count == 1 or works[degree]:
+                continue
+            if (name, degree) in FAILS:
                 raise StrategyError(
-                    f"strategy: xdit: {facts.pipeline_class} takes no {name}_degree over 1 in "
-                    f"xfuser {XFUSER.version}; use {' or '.join(takes)}"
+                    f"strategy: xdit: {degree}_degree with {name} {FAILS[name, degree]} (xfuser "
+                    f"{XFUSER.version}); {remedy}"
                 )
+            raise StrategyError(
+                f"strategy: xdit: {name} takes no {degree}_degree over 1 in xfuser "
+                f"{XFUSER.version}; {remedy}"
+            )
         return supported
 
     def _check_stages(self, facts: ModelFacts) -> None:
         """xfuser gives each stage the same number of blocks, rounded up, and the last the rest."""
         config, stages = facts.config, self.pipefusion_degree
-        scheduler = facts.index["scheduler"][1]
-        if stages > 1 and scheduler not in SCHEDULERS:
+        is_sd3 = facts.pipeline_class == "StableDiffusion3Pipeline"
+        if is_sd3 and stages > 1 and self.sequence_ranks == 1:
             raise StrategyError(
-                f"strategy: xdit: pipefusion_degree needs a scheduler that xfuser steps by patch, "
-                f"not {scheduler}; those are {', '.join(SCHEDULERS)}; use ulysses_degree"
+                f"strategy: xdit: pipefusion_degree alone fails after the warm-up with "
+                f"{facts.pipeline_class} (xfuser {XFUSER.version} keeps its keys twice); add "
+                f"ulysses_degree: 2, or use it alone"
             )
         blocks = sum(config.get(name) or 0 for name in ("num_layers", "num_single_layers"))
         if not blocks or math.ceil(blocks / stages) * (stages - 1) < blocks:
@@ -197,6 +231,11 @@ class XDit(StrategyBase):
                 f"{place}: {ignored[0]}: xfuser's {facts.pipeline_class} ignores it; leave it out, "
                 f"or use context_parallel"
             )
+        if parameters.get("eta") and self._splits:
+            raise StrategyError(
+                f"{place}: eta: the ranks would add the same noise to their different parts of the "
+                f"image; leave it out, or use data_parallel"
+            )
         guidance = parameters.get("guidance_scale")
         if self.cfg_degree == 2 and guidance is not None and guidance <= 1:
             raise StrategyError(
@@ -207,9 +246,18 @@ class XDit(StrategyBase):
     def _check_rows(self, place: str, parameters: Mapping[str, Any], facts: ModelFacts) -> None:
         """xfuser splits an image by rows of latents: over the ranks, and over PipeFusion's patches,
         of which the last may be smaller."""
+        is_binned = facts.pipeline_class in BINNED and parameters.get(
+            "use_resolution_binning", True
+        )
+        if is_binned and self._splits:
+            raise StrategyError(
+                f"{place}: {facts.pipeline_class} chooses its size by itself, which may have rows "
+                f"that the ranks cannot share; use use_resolution_binning: false"
+            )
         side = _row_height(facts)
         unit = self.sequence_ranks * int(facts.config.get("patch_size") or 1)
-        height = int(parameters.get("height") or DEFAULT_HEIGHT)
+        default = (facts.config.get("sample_size") or DEFAULT_ROWS) * facts.vae_factor
+        height = int(parameters.get("height") or default)
         rows = height // side
         patch = math.ceil(math.ceil(rows / self.pipefusion_degree) / unit) * unit
         last = rows - patch * (math.ceil(rows / patch) - 1)
@@ -219,6 +267,11 @@ class XDit(StrategyBase):
                 f"ranks and {self.pipefusion_degree} PipeFusion stages, which xfuser cannot split; "
                 f"use a height that is a multiple of {side * unit * self.pipefusion_degree}"
             )
+
+    @property
+    def _splits(self) -> bool:
+        """Whether the latents of an image are split."""
+        return self.sequence_ranks > 1 or self.pipefusion_degree > 1
 
     def _is_wrapped(self, supported: Supported) -> bool:
         return self.pipefusion_degree > 1 or not supported.transformer
@@ -284,6 +337,18 @@ class XDit(StrategyBase):
         # PipeFusion's buffers have this dtype, float16 unless told otherwise.
         engine.runtime_config.dtype = source.dtype
         return engine
+
+
+def _check_scheduler(facts: ModelFacts) -> None:
+    """A wrapped pipeline steps each rank's part of the latents, each PipeFusion patch by itself."""
+    name, noisy = facts.index["scheduler"][1], SCHEDULERS.get(facts.index["scheduler"][1])
+    config = facts.scheduler_config
+    if noisy is None or any(config.get(key) in values for key, values in noisy.items()):
+        raise StrategyError(
+            f"strategy: xdit: xfuser steps the parts of an image apart, right only with "
+            f"{', '.join(SCHEDULERS)} that add no noise; {facts.pipeline_class} has {name}; use "
+            f"cfg_degree or data_parallel"
+        )
 
 
 def _row_height(facts: ModelFacts) -> int:

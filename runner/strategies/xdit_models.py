@@ -1,11 +1,11 @@
 """What xfuser 0.7.0 supports, taken from it: a test compares every line with the installed package.
 It is data because xfuser does not even import without a GPU."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runner.strategies.engines import Package
 
-__all__ = ["MODELS", "SCHEDULERS", "XFUSER", "Supported"]
+__all__ = ["FAILS", "MODELS", "SCHEDULERS", "XFUSER", "Supported"]
 
 XFUSER = Package("xfuser", "0.7.0", "xdit")
 _TRANSFORMERS = "xfuser.model_executor.models.transformers"
@@ -69,11 +69,22 @@ MODELS = {
     "StableDiffusionXLPipeline": Supported(ulysses=False, ring=False, cfg=True),
 }
 
-# Those that xfuser can step patch by patch, which PipeFusion needs.
-SCHEDULERS = (
-    "DDIMScheduler",
-    "DDPMScheduler",
-    "DPMSolverMultistepScheduler",
-    "FlowMatchEulerDiscreteScheduler",
-    "SCMScheduler",
-)
+# What xfuser offers, and what became of it on tiny models: by pipeline and degree.
+_NO_SANA = "fails as it loads: xfuser does not fit its own yunchang there"
+FAILS = {
+    ("Flux2KleinPipeline", "pipefusion"): "reads other layers of the text encoder than diffusers",
+    ("SanaPipeline", "pipefusion"): "draws a wrong image, by 8e-2",
+    ("SanaPipeline", "ring"): _NO_SANA,
+    ("SanaPipeline", "ulysses"): _NO_SANA,
+    ("SanaSprintPipeline", "pipefusion"): "is not implemented",
+    ("SanaSprintPipeline", "ring"): _NO_SANA,
+    ("SanaSprintPipeline", "ulysses"): _NO_SANA,
+}
+
+# Those that xfuser can step part by part, and the settings with which they add noise at each step:
+# ranks would draw the same noise for their different parts. DDPM and SCM always add it.
+SCHEDULERS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "DDIMScheduler": {},
+    "DPMSolverMultistepScheduler": {"algorithm_type": ("sde-dpmsolver", "sde-dpmsolver++")},
+    "FlowMatchEulerDiscreteScheduler": {"stochastic_sampling": (True,)},
+}
