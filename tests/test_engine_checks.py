@@ -78,6 +78,8 @@ REFUSED = [
     ("flux", {"kind": "para_attn", "first_block_cache": 0.1}, 1, {}, "leave it out"),
     ("flux", {"kind": "para_attn", "parallel_vae": True}, 1, {}, "another image"),
     ("flux", {"kind": "xdit", "cfg_degree": 3}, 3, {}, "cfg_degree"),
+    ("flux", {"kind": "xdit", "use_teacache": True}, 1, {}, "no fingerprint would tell"),
+    ("flux", {"kind": "xdit", "use_cfg_parallel": True}, 1, {}, "use cfg_degree: 2"),
 ]
 
 
@@ -107,7 +109,82 @@ def test_other_models_are_refused_with_those_that_work(models, plan_words, tmp_p
         code, said = plan_words(folder, {"kind": kind, "ulysses_degree": 2}, 2)
         assert code == 2
         assert known in said
-        assert "use context_parallel or data_parallel" in said
+        assert "use data_parallel" in said  # diffusers has no plan for it
+
+
+def of_configs(folder: Path, pipeline: str, scheduler: dict[str, Any], **parameters: Any) -> Asked:
+    """One image of a model that is known by its configs alone."""
+    files = {
+        "model_index.json": {
+            "_class_name": pipeline,
+            "transformer": ["diffusers", "AnyModel"],
+            "vae": ["diffusers", "AutoencoderKL"],
+            "scheduler": ["diffusers", scheduler["_class_name"]],
+        },
+        "transformer/config.json": {"num_attention_heads": 8, "num_layers": 8, "patch_size": 2},
+        "vae/config.json": {"block_out_channels": [128, 256, 512, 512]},
+        "scheduler/scheduler_config.json": scheduler,
+    }
+    for name, values in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(values))
+    image = SimpleNamespace(
+        prompt_index=0, prompt="x", parameters={"height": 1024, "width": 1024, **parameters}
+    )
+    return Asked(
+        model="m", folder=folder, dtype="bfloat16", batch_size=1, images=lambda: [image],
+        device=None, component_bytes=dict, machine=lambda: None,
+    )  # fmt: skip
+
+
+EULER = {"_class_name": "FlowMatchEulerDiscreteScheduler"}
+DPM = {"_class_name": "DPMSolverMultistepScheduler", "algorithm_type": "dpmsolver++"}
+DDPM = {"_class_name": "DDPMScheduler"}
+BINS = {"use_resolution_binning": False}
+OFFERED_BUT_WRONG = [
+    ("SanaPipeline", EULER, {"ulysses_degree": 2}, {}, "fails as it loads"),
+    ("SanaPipeline", EULER, {"pipefusion_degree": 2}, {}, "draws a wrong image"),
+    ("SanaSprintPipeline", EULER, {"pipefusion_degree": 2}, {}, "is not implemented"),
+    ("Flux2KleinPipeline", EULER, {"pipefusion_degree": 2}, {}, "use ulysses_degree or"),
+    ("StableDiffusion3Pipeline", EULER, {"pipefusion_degree": 2}, {}, "add ulysses_degree: 2"),
+    ("HunyuanDiTPipeline", DDPM, {"ulysses_degree": 2}, BINS, "has DDPMScheduler"),
+    ("PixArtAlphaPipeline", DPM, {"ulysses_degree": 2}, {}, "use use_resolution_binning: false"),
+    ("PixArtAlphaPipeline", DPM, {"ulysses_degree": 2}, {**BINS, "eta": 0.5}, "the same noise"),
+    (
+        "PixArtAlphaPipeline",
+        {**DPM, "algorithm_type": "sde-dpmsolver++"},
+        {"pipefusion_degree": 2},
+        BINS,
+        "add no noise",
+    ),
+    ("PixArtAlphaPipeline", {"_class_name": "PNDMScheduler"}, {"ring_degree": 2}, BINS, "PNDM"),
+]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "scheduler", "degrees", "parameters", "words"), OFFERED_BUT_WRONG
+)
+def test_what_xfuser_offers_and_gets_wrong(
+    tmp_path, pipeline, scheduler, degrees, parameters, words
+):
+    asked, strategy = of_configs(tmp_path, pipeline, scheduler, **parameters), XDit(**degrees)
+    with pytest.raises(StrategyError, match=words):
+        strategy.resolve(asked, World(world_size=strategy.ranks))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "scheduler", "degrees", "parameters"),
+    [
+        ("SanaPipeline", EULER, {"cfg_degree": 2}, {}),
+        ("HunyuanDiTPipeline", DDPM, {"cfg_degree": 2}, {}),
+        ("HunyuanDiTPipeline", DPM, {"ulysses_degree": 2, "pipefusion_degree": 2}, BINS),
+        ("StableDiffusion3Pipeline", EULER, {"ulysses_degree": 2, "pipefusion_degree": 2}, {}),
+        ("PixArtAlphaPipeline", DPM, {"pipefusion_degree": 2}, BINS),
+    ],
+)
+def test_and_what_it_gets_right(tmp_path, pipeline, scheduler, degrees, parameters):
+    asked, strategy = of_configs(tmp_path, pipeline, scheduler, **parameters), XDit(**degrees)
+    strategy.resolve(asked, World(world_size=strategy.ranks))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from runner.errors import StrategyError
 from runner.strategies.base import Asked
 from runner.strategies.context_parallel import ContextParallel, valid_sizes
 from runner.strategies.facts import ModelFacts
+from runner.strategies.known import CP_MODELS
 
-__all__ = ["Package", "check_heads", "check_lengths", "check_package"]
+__all__ = ["Package", "check_heads", "check_lengths", "check_package", "native"]
 
 
 class Package(NamedTuple):
@@ -21,6 +22,15 @@ class Package(NamedTuple):
     @property
     def install(self) -> str:
         return f"pip install -c constraints.txt '.[{self.extra}]'"
+
+
+def native(facts: ModelFacts) -> str:
+    """The strategies of our own that make images with this model."""
+    return (
+        "context_parallel or data_parallel"
+        if facts.denoiser_class in CP_MODELS
+        else "data_parallel"
+    )
 
 
 def check_package(kind: str, package: Package, asked: Asked) -> list[str]:

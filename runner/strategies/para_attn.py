@@ -19,7 +19,7 @@ from runner.errors import StrategyError
 from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
 from runner.strategies.cpu_support import attention_with_lse
 from runner.strategies.data_parallel import load_whole
-from runner.strategies.engines import Package, check_heads, check_lengths, check_package
+from runner.strategies.engines import Package, check_heads, check_lengths, check_package, native
 from runner.strategies.facts import ModelFacts
 from runner.strategies.known import remarks
 from runner.world import World
@@ -68,7 +68,7 @@ class ParaAttention(StrategyBase):
         if name not in MODELS:
             raise StrategyError(
                 f"strategy: para_attn: not right with {name} here, only with {', '.join(MODELS)}; "
-                f"use context_parallel or data_parallel for {asked.model}"
+                f"use {native(facts)} for {asked.model}"
             )
         check_heads("para_attn", self.ulysses_degree, facts.heads, name)
         if facts.text_varies and asked.batch_size > 1:

@@ -18,7 +18,7 @@ from pydantic import Field
 from runner.errors import StrategyError
 from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
 from runner.strategies.data_parallel import load_whole
-from runner.strategies.engines import check_heads, check_lengths, check_package
+from runner.strategies.engines import check_heads, check_lengths, check_package, native
 from runner.strategies.facts import ModelFacts
 from runner.strategies.known import remarks
 from runner.strategies.xdit_models import FAILS, MODELS, SCHEDULERS, XFUSER, Supported
@@ -127,8 +127,8 @@ class XDit(StrategyBase):
         if supported is None:
             raise StrategyError(
                 f"strategy: xdit: xfuser {XFUSER.version} makes no images with "
-                f"{facts.pipeline_class}, only with {', '.join(MODELS)}; use context_parallel or "
-                f"data_parallel for {asked.model}"
+                f"{facts.pipeline_class}, only with {', '.join(MODELS)}; use {native(facts)} for "
+                f"{asked.model}"
             )
         name = facts.pipeline_class
         works = {
@@ -136,7 +136,7 @@ class XDit(StrategyBase):
             for degree in self.degrees
         }
         takes = [f"{degree}_degree" for degree in works if works[degree]]
-        remedy = f"use {' or '.join([*takes, 'data_parallel'])}"
+        remedy = f"use {' or '.join([*takes, native(facts)])}"
         for degree, count in self.degrees.items():
             if count == 1 or works[degree]:
                 continue
@@ -229,7 +229,7 @@ class XDit(StrategyBase):
         if ignored:
             raise StrategyError(
                 f"{place}: {ignored[0]}: xfuser's {facts.pipeline_class} ignores it; leave it out, "
-                f"or use context_parallel"
+                f"or use {native(facts)}"
             )
         if parameters.get("eta") and self._splits:
             raise StrategyError(
