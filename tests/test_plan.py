@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.cli import main
 from runner.errors import ManifestError
 from runner.manifest import Manifest
 from runner.plan import Fingerprints, Plan, Task, canonical
@@ -145,3 +146,20 @@ def test_the_form_of_the_fingerprint_does_not_drift(plan: Make) -> None:
 
 def test_canonical_json() -> None:
     assert canonical({"b": 4.0, "a": [1, 2.5, True, None]}) == '{"a":[1,2.5,true,null],"b":4}'
+
+
+@pytest.mark.parametrize(
+    ("images", "output", "is_advised"),
+    [(10_000, {}, False), (10_001, {}, True), (10_001, {"images_per_folder": 1000}, False)],
+)
+def test_many_images_in_one_folder_are_advised_against(
+    manifest: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    images: int,
+    output: dict[str, int],
+    is_advised: bool,
+) -> None:
+    many = {"prompt": "a cat", "parameters": {"num_images_per_prompt": images}}
+    path = manifest(model="demo", output=output, prompts=[many])
+    assert main(["plan", str(path)]) == 0
+    assert ("images_per_folder: 1000" in capsys.readouterr().out) == is_advised
