@@ -14,7 +14,9 @@ import torch
 
 __all__ = ["encode_once"]
 
-KEPT_BYTES = 2**30  # of host memory a rank and encoder: about 250 prompts of FLUX's T5
+# What a rank remembers for each encoder: 256 texts of FLUX's T5 are as many bytes, and with more of
+# them a small model's memory would grow for as long as new texts come.
+KEPT_TEXTS, KEPT_BYTES = 256, 2**30
 
 Key = tuple[Any, ...]
 
@@ -58,7 +60,9 @@ class _Remembering:
         output = _to_cpu(self.forward(**alone))
         self.known[key] = output
         self.bytes += _size(output)
-        while self.bytes > self.kept_bytes and len(self.known) > 1:
+        while len(self.known) > 1 and (
+            self.bytes > self.kept_bytes or len(self.known) > KEPT_TEXTS
+        ):
             self.bytes -= _size(self.known.popitem(last=False)[1])
         return output
 

@@ -84,6 +84,11 @@ def test_memory_is_bounded(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         pipe.encode_prompt(["cat " * number], None, max_sequence_length=16)
     assert len(remembering.known) == 3
     assert remembering.bytes == 3 * one
+    monkeypatch.setattr(encoders, "KEPT_TEXTS", 2)
+    for number in range(10):
+        pipe.encode_prompt(["dog " * number], None, max_sequence_length=16)
+    assert len(remembering.known) == 2
+    assert remembering.bytes == 2 * one
     assert encoders.KEPT_BYTES == 2**30
 
 
