@@ -29,12 +29,15 @@ from runner.folder import OutputFolder
 from runner.lock import Shard, live_shards
 from runner.manifest import Loaded, load
 from runner.stop import Stop
+from runner.units import whole_number
 from runner.world import World, world_from
 
 __all__ = ["main"]
 
 SAID_ONCE = (ManifestError, LaunchError, InterruptedRunError)
 DEFAULT_GRACE_S = 20.0  # until the manifest is read
+MOST = 10**9  # of anything that is counted on a command line
+MOST_PROCESSES = 10**6
 COMMANDS = ("run", "validate", "plan", "status", "stop", "slurm")
 
 
@@ -76,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "validate", _validate, "check the manifest alone: no GPU, no weights")
 
     plan = _command(commands, "plan", _plan, "show tasks, batches and shards; nothing is made")
-    plan.add_argument("--world-size", type=_positive, metavar="N", help=_WORLD_SIZE)
+    plan.add_argument("--world-size", type=_processes, metavar="N", help=_WORLD_SIZE)
     plan.add_argument("--devices", metavar="NxMEMORY", help=_DEVICES)
     plan.add_argument("--interconnect", choices=("nvlink", "pcie"), help="between them")
     plan.add_argument("--json", action="store_true", help="for machines")
@@ -88,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "stop", _stop, "ask the jobs that work on the output folder to stop")
 
     slurm = _command(commands, "slurm", _slurm, "print a batch script for Slurm")
-    slurm.add_argument("--nodes", type=_positive, default=1, metavar="N")
+    slurm.add_argument("--nodes", type=_processes, default=1, metavar="N")
     slurm.add_argument("--gpus-per-node", type=_positive, required=True, metavar="N")
     slurm.add_argument("--time", required=True, metavar="T", help="the limit, as D-HH:MM:SS")
     slurm.add_argument("--cpus-per-gpu", type=_positive, default=4, metavar="N")
@@ -132,9 +135,18 @@ def _add_parts(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: not a whole number from 1")
-    return int(text)
+    return _up_to(MOST, text)
+
+
+def _processes(text: str) -> int:
+    return _up_to(MOST_PROCESSES, text)
+
+
+def _up_to(most: int, text: str) -> int:
+    try:
+        return whole_number(text, most)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text[:40]}: {error}") from None
 
 
 def _folder(text: str) -> Path:
@@ -144,10 +156,13 @@ def _folder(text: str) -> Path:
 
 
 def _shard(text: str) -> Shard:
-    part, slash, parts = text.partition("/")
-    if not (slash and part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise argparse.ArgumentTypeError(f"{text}: write I/N with 1 ≤ I ≤ N, as in 3/8")
-    return int(part), int(parts)
+    part, _, parts = text.partition("/")
+    try:
+        count = whole_number(parts, MOST_PROCESSES)
+        return whole_number(part, count), count
+    except ValueError:
+        words = f"{text[:40]}: write I/N with 1 ≤ I ≤ N ≤ {MOST_PROCESSES}, as in 3/8"
+        raise argparse.ArgumentTypeError(words) from None
 
 
 def _output(options: argparse.Namespace, loaded: Loaded) -> Path:
@@ -219,10 +234,13 @@ def _plan(options: argparse.Namespace) -> int:
     from runner.planned import show
 
     loaded = load(options.manifest, options.set)
-    machine = None
-    if options.devices is not None:
-        machine = machine_of(options.devices, options.interconnect)
+    machine = machine_of(options.devices, options.interconnect)
     world_size = options.world_size or (machine.devices if machine else 1)
+    if machine and world_size > machine.devices:
+        raise LaunchError(
+            f"--world-size {world_size}: more processes than the {machine.devices} devices of "
+            f"--devices; use --world-size {machine.devices}"
+        )
     output = _output(options, loaded)
     show(loaded, output, world_size, as_json=options.json, machine=machine)
     return ExitCode.COMPLETE

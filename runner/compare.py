@@ -1,7 +1,6 @@
 """The table of `plan --devices`: what each strategy would need on a machine."""
 
 import json
-import re
 from typing import Any, Literal
 
 from runner import model
@@ -11,19 +10,27 @@ from runner.sizing import component_bytes
 from runner.strategies.auto import choose
 from runner.strategies.facts import ModelFacts
 from runner.strategies.fit import GIB, OVERHEAD, Row, Work, rows
+from runner.units import bytes_in, whole_number
 from runner.world import Machine
 
 __all__ = ["compare", "machine_of", "table"]
 
+MAX_DEVICES = 10_000
 
-def machine_of(devices: str, interconnect: str | None) -> Machine:
+
+def machine_of(devices: str | None, interconnect: str | None) -> Machine | None:
     """A machine as the command line names it: 4x80GiB. Raises LaunchError."""
-    found = re.fullmatch(r"([1-9]\d*)x(\d+(?:\.\d+)?)(GiB|GB)", devices, re.IGNORECASE)
-    if not found:
-        raise LaunchError(f"--devices {devices}: write their number and memory, as in 4x80GiB")
-    unit = GIB if "i" in found[3].lower() else 10**9
+    if devices is None:
+        if interconnect is not None:
+            raise LaunchError("--interconnect: of which machine? use --devices 4x80GiB with it")
+        return None
+    count, _, memory = devices.lower().partition("x")
     link: Literal["nvlink", "pcie"] = "nvlink" if interconnect == "nvlink" else "pcie"
-    return Machine(int(found[1]), int(float(found[2]) * unit), link)
+    try:
+        return Machine(whole_number(count, MAX_DEVICES), bytes_in(memory), link)
+    except ValueError as error:
+        words = "write their number and the memory of each, as in 4x80GiB"
+        raise LaunchError(f"--devices {devices[:40]}: {error}; {words}") from None
 
 
 def compare(plan: Plan, machine: Machine) -> dict[str, Any]:
@@ -36,7 +43,7 @@ def compare(plan: Plan, machine: Machine) -> dict[str, Any]:
         strategy, why = choose(work, machine)
         choice = f"{strategy.kind}, since {why}"
     except StrategyError as error:
-        choice = str(error)
+        choice = str(error).removeprefix("strategy: auto: ")
     return {
         "machine": str(machine),
         "components": sizes,

@@ -18,7 +18,8 @@ from runner.encoders import encode_once
 from runner.errors import GaveUpError, ModelError
 from runner.manifest import Manifest
 from runner.model import index_of
-from runner.plan import Task, is_text
+from runner.plan import Task
+from runner.prompts import is_text
 from runner.replica import Replica
 from runner.rescue import Ladder, free_memory, is_known_to_overflow, vae_in_float32
 from runner.stop import Stop

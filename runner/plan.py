@@ -16,9 +16,9 @@ from typing import Any
 
 from runner.errors import ManifestError, Problem
 from runner.manifest import Manifest
-from runner.prompts import MAX_SEED, PromptItem, settings_of
+from runner.prompts import MAX_SEED, PromptItem, is_text, settings_of
 
-__all__ = ["Fingerprints", "Plan", "Task", "canonical", "is_text"]
+__all__ = ["Fingerprints", "Plan", "Task", "canonical"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,6 @@ class Task:
     prompt: str
     seed: int
     parameters: Mapping[str, Any]
-
-
-def is_text(name: str) -> bool:
-    """Whether a parameter is a text per image, which a batch takes as a list."""
-    return name.startswith(("prompt_", "negative_prompt"))
 
 
 def canonical(value: Any) -> str:

@@ -11,10 +11,10 @@ from typing import Any, TextIO
 
 from runner import model
 from runner.compare import compare, table
-from runner.errors import OfflineError, printable
+from runner.errors import OfflineError, StrategyError, printable
 from runner.folder import OutputFolder
 from runner.images import image_name
-from runner.manifest import Loaded, Manifest, decide, fill
+from runner.manifest import Loaded, Manifest, Resolved, decide, fill
 from runner.plan import Fingerprints, Plan, Task
 from runner.preflight import check
 from runner.shard import shard
@@ -43,27 +43,31 @@ def show(
     recorded = recorded_in(folder)
     resolved = decide(loaded.manifest, recorded)
     is_drawn = loaded.manifest.seed is None and recorded is None
-    remarks, fingerprints = [], None
-    spec = loaded.manifest.model.model_copy(update={"revision": resolved.revision})
+    manifest, offline = _with_revision(loaded.manifest, resolved)
+    plan = Plan(manifest, loaded.prompts, loaded.path)
+    world = World(world_size=world_size)
+    remarks, fingerprints, comparison = list[str](), None, None
     try:
-        resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
-        manifest = fill(loaded.manifest, resolved)
-        plan = Plan(manifest, loaded.prompts, loaded.path)
-        world = World(world_size=world_size)
-        layout = manifest.strategy.layout(world)
+        if offline is not None:
+            raise offline
         configs = model.configs(manifest.model)
         check(plan, configs)
+        comparison = compare(plan, machine) if machine is not None else None
         found = manifest.strategy.resolve(asked(plan, configs, world, None, machine), world)
         remarks += [line for line in (found.choice, *found.remarks) if line]
         manifest = manifest.model_copy(update={"strategy": found.strategy})
-        layout = found.strategy.layout(world)
         if not is_drawn:
             fingerprints = Fingerprints(manifest, model.identity(manifest.model))
     except OfflineError as error:
-        remarks.append(f"parameters and sizes not checked: {error}")
-        manifest = fill(loaded.manifest, resolved)
-        plan = Plan(manifest, loaded.prompts, loaded.path)
-        layout = manifest.strategy.layout(World(world_size=world_size))
+        if machine is not None:
+            raise
+        remarks.append(f"parameters, sizes and strategy not checked: {error}")
+    except StrategyError:
+        if comparison is not None:  # what would fit helps where the manifest's strategy does not
+            lines = [json.dumps({"comparison": comparison})] if as_json else table(comparison)
+            print("\n".join(lines), file=out or sys.stdout)
+        raise
+    layout = manifest.strategy.layout(world)
     remarks += notices(plan)
     if len(plan) > ADVISE_FOLDERS and not manifest.output.images_per_folder:
         remarks.append(
@@ -72,9 +76,19 @@ def show(
         )
     tasks = _tasks(plan, layout, fingerprints, is_drawn=is_drawn)
     about = _about(manifest, plan, folder, layout, world_size, remarks, is_drawn=is_drawn)
-    if machine is not None:
-        about["comparison"] = compare(plan, machine)
+    if comparison is not None:
+        about["comparison"] = comparison
     (_print_json if as_json else _print_table)(about, tasks, out or sys.stdout)
+
+
+def _with_revision(manifest: Manifest, resolved: Resolved) -> tuple[Manifest, OfflineError | None]:
+    """The manifest with nothing open, but for a revision that nobody can be asked for."""
+    spec = manifest.model.model_copy(update={"revision": resolved.revision})
+    try:
+        resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
+    except OfflineError as error:
+        return fill(manifest, resolved), error
+    return fill(manifest, resolved), None
 
 
 def _owners(plan: Plan, layout: Layout) -> tuple[array[int], array[int]]:

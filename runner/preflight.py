@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import ModelError
-from runner.manifest import ModelSpec
+from runner.manifest import Manifest, ModelSpec
 from runner.model import index_of
 from runner.plan import Plan
-from runner.settings import nearest
+from runner.settings import nearest, place_of
 
 __all__ = ["CallSignature", "call_signature", "check"]
 
@@ -55,12 +55,17 @@ def _check_parameters(plan: Plan, spec: ModelSpec, class_name: str) -> None:
         raise ModelError(f"{spec.id}: {class_name} makes no images from prompts")
     known = {name: name for name in signature.names if name not in ("self", "prompt")}
     unknown = [
-        f"prompts[{place}]: {class_name} takes no {name}{nearest(name, known)}"
+        f"prompts[{place}]: {class_name} takes no {name}{_hint(name, known)}"
         for name, place in plan.names.items()
         if name not in known and not signature.takes_any
     ]
     if unknown:
         raise ModelError("\n".join(unknown))
+
+
+def _hint(name: str, known: Mapping[str, str]) -> str:
+    place = place_of(name, Manifest)
+    return nearest(name, known) if place.endswith(f"parameters.{name}") else place
 
 
 @functools.cache

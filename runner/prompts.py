@@ -4,6 +4,7 @@ from __future__ import annotations  # array[int] is no type at run time before 3
 
 import codecs
 import json
+import re
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ __all__ = [
     "PromptItem",
     "Seed",
     "Text",
+    "is_text",
     "settings_of",
 ]
 
@@ -37,12 +39,17 @@ RESERVED = {
     "output_type": None,
     "return_dict": None,
     "latents": None,
-    "prompt_embeds": None,
     "callback_on_step_end": None,
     "callback_on_step_end_tensor_inputs": None,
 }
+TENSORS = re.compile(r".*prompt_embeds(?!_scale).*|.*prompt.*_mask(_2)?")  # made from the texts
 MAX_IMAGES = 100_000  # of one prompt
 COUNTS = ("height", "width", "num_inference_steps", "num_images_per_prompt", "max_sequence_length")
+
+
+def is_text(name: str) -> bool:
+    """Whether a parameter is a text per image, which a batch takes as a list."""
+    return re.fullmatch("negative_prompt(_[2-4])?|prompt_[2-4]", name) is not None
 
 
 def _text(value: str) -> str:
@@ -61,6 +68,10 @@ def _parameters(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
             instead = RESERVED[name]
             hint = f"; write {instead} instead" if instead else ""
             raise ValueError(f"{name} is set by the runner{hint}")
+        if TENSORS.fullmatch(name):
+            raise ValueError(f"{name} is set by the runner, from the texts; leave it out")
+        if is_text(name) and not isinstance(value, str | None):
+            raise ValueError(f"{name} must be one text, in quotes, not {json.dumps(value)[:40]}")
         is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
         if name in COUNTS and value is not None and not is_count:
             raise ValueError(f"{name} must be a whole number from 1, not {value!r}")

@@ -4,11 +4,11 @@ words for what is wrong with a value."""
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Settings", "explain", "nearest"]
+__all__ = ["Settings", "explain", "nearest", "place_of"]
 
 
 class Settings(BaseModel):
@@ -42,10 +42,16 @@ CALL_ARGUMENTS = (
 )
 
 
-def nearest(name: str, known: Mapping[str, str]) -> str:
+def nearest(name: str, known: Mapping[str, str], likeness: float = 0.55) -> str:
     """ "; did you mean …?" with the value of the nearest key, or nothing."""
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.55)
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=likeness)
     return f"; did you mean {known[close[0]]}?" if close else ""
+
+
+def place_of(name: str, model: type[BaseModel]) -> str:
+    """ "; its place is …" for a key that belongs elsewhere in the model, or nothing."""
+    place = dict(_places(model)).get(name.lower())
+    return f"; its place is {place}" if place else ""
 
 
 # pydantic's error types in our words; {…} are its own values.
@@ -59,13 +65,14 @@ WORDS = {
     "too_short": "must have at least one prompt",
     "model_type": "must be a mapping of keys to values",
     "literal_error": "must be {expected}",
-    "union_tag_invalid": "must be one of {expected_tags}",
-    "union_tag_not_found": "must name its kind",
     "greater_than": "must be over {gt}",
     "greater_than_equal": "must be from {ge} up",
     "less_than_equal": "must be {le} at most",
     "invalid-json-value": "must be text, a number, true, false, null, or a list or mapping of them",
 }
+
+
+NUMBERS = ("int_type", "float_type")
 
 
 def explain(
@@ -83,6 +90,8 @@ def explain(
     if kind == "missing":
         what = f"{name}: " if name and name != loc[-1] else ""
         return f"{what}{loc[-1]} is required, but not there"
+    if kind.startswith("union_tag"):
+        return f"{name}: {_kind(model, loc, fault)}"
     if isinstance(value, dict | list | tuple) or (value is None and not text):
         given = "" if value is not None else " nothing:"
     else:
@@ -94,7 +103,13 @@ def explain(
     words = WORDS.get(kind)
     if words is None:
         return f"{name}:{given} {fault['msg']}"
-    return f"{name}:{given} {words.format(**fault.get('ctx', {}))}"
+    words = words.format(**fault.get("ctx", {}))
+    if kind == "literal_error":
+        names = re.findall("'([^']*)'", words)
+        return f"{name}:{given} {words}{nearest(str(value), {name: name for name in names})}"
+    if kind in NUMBERS and isinstance(value, str) and re.fullmatch(r"-?[0-9.]+", value):
+        return f'{name}: "{value}" {words}; leave the quotes out'
+    return f"{name}:{given} {words}"
 
 
 def dotted(path: Sequence[int | str]) -> str:
@@ -112,17 +127,52 @@ def _as_text(value: Any, text: str) -> str:
     return f'YAML reads it as {reading}, not as text; quote it: "{text}"'
 
 
+def _kind(model: type[BaseModel], loc: Sequence[int | str], fault: Mapping[str, Any]) -> str:
+    """For a union whose `kind` is missing or unknown."""
+    value = fault["input"]
+    kinds = {str(m.model_fields["kind"].default): m for m in _models_at(model, loc)}
+    if fault["type"] == "union_tag_not_found":
+        keys = set(value) if isinstance(value, dict) else set()
+        able = [name for name, inner in kinds.items() if keys <= set(inner.model_fields)]
+        return f"must name its kind, as in {{kind: {(able or list(kinds))[0]}, …}}"
+    tag = "nothing" if value == {"kind": None} else str(fault["ctx"]["tag"])
+    near = nearest(tag, {name: name for name in kinds})
+    return f"{tag[:60]}: must be one of {', '.join(kinds)}{near}"
+
+
 def _suggestion(model: type[BaseModel], loc: Sequence[int | str]) -> str:
     fields = {name: name for found in _models_at(model, loc[:-1]) for name in found.model_fields}
     known = dict(fields)
     if "parameters" in fields:
         known |= {name: f"parameters.{name}" for name in CALL_ARGUMENTS}
     known |= {word: ours for word, ours in SYNONYMS.items() if re.split("[.:]", ours)[0] in fields}
-    near = nearest(str(loc[-1]), known)
+    name = str(loc[-1])
+    elsewhere = dict(_places(model))
+    near = (
+        ("" if name in known else place_of(name, model))
+        or nearest(name, known)
+        or nearest(name, elsewhere, likeness=0.8)
+    )
     if near:
         return near
     hint = "; if the line is a prompt, quote it" if "prompt" in fields else ""
     return f"; known keys: {', '.join(sorted(fields))}{hint}"
+
+
+def _places(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """Every key and where it stands in the file; of equal keys the last one counts."""
+    fields = model.model_fields
+    if "parameters" in fields:
+        yield from ((name, f"parameters.{name}") for name in CALL_ARGUMENTS)
+        yield from ((w, ours) for w, ours in SYNONYMS.items() if ours.startswith("parameters."))
+    for outer, field in fields.items():
+        for inner in reversed(list(_models_in(field.annotation, with_items=False))):
+            kind = inner.model_fields.get("kind")
+            for name in inner.model_fields:
+                is_own = kind is not None and name != "kind"
+                setting = f"{outer}: {{kind: {kind.default}, {name}: …}}" if is_own and kind else ""
+                yield name, setting or f"{outer}.{name}"
+    yield from ((name, f"{name}, at the top level") for name in fields)
 
 
 def _models_at(model: type[BaseModel], path: Sequence[int | str]) -> list[type[BaseModel]]:
@@ -141,8 +191,9 @@ def _is_tagged(model: type[BaseModel], tag: str) -> bool:
     return (kind is not None and kind.default == tag) or tag.strip("<>") in model.model_fields
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def _models_in(annotation: Any, *, with_items: bool = True) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for argument in get_args(annotation):
-        yield from _models_in(argument)
+    if with_items or get_origin(annotation) is not tuple:
+        for argument in get_args(annotation):
+            yield from _models_in(argument, with_items=with_items)

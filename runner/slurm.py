@@ -11,7 +11,7 @@ from runner.errors import LaunchError
 
 __all__ = ["Request", "script", "submit"]
 
-TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d")
+TIME = re.compile(r"[0-9]+((:[0-9]{2}){0,2}|-[0-9]+(:[0-9]{2}){0,2})")
 
 
 @dataclass(frozen=True, slots=True)

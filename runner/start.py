@@ -172,7 +172,6 @@ def preflight(start: Start, world: World) -> Start:
 
     Raises StrategyError, ModelError, LaunchError.
     """
-    start.manifest.strategy.layout(world)
     device = set_device(world)
     if device.type == "cpu" and start.manifest.dtype == "float16":
         raise StrategyError("dtype float16 needs a GPU, and there is none; use float32 or bfloat16")
@@ -207,6 +206,7 @@ def asked(
         device=device,
         component_bytes=lambda: component_bytes(spec, dtype),
         machine=lambda: machine or this_machine(world),
+        planned=machine,
     )
 
 

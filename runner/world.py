@@ -91,6 +91,7 @@ class Machine:
     devices: int
     memory: int  # bytes of each
     interconnect: Literal["nvlink", "pcie"]
+    device: str = "cuda"  # their type; of a machine that is only planned
 
     def __str__(self) -> str:
         words = {"nvlink": "NVLink", "pcie": "PCIe"}[self.interconnect]
@@ -160,7 +161,6 @@ def _number(env: Mapping[str, str], name: str, default: int | None = None) -> in
     text = env.get(name)
     if text is None and default is not None:
         return default
-    try:
-        return int(text or "")
-    except ValueError:
-        raise LaunchError(f"{name}={text}: not a whole number; {_TORCHRUN} sets it") from None
+    if text and text.isascii() and text.isdecimal() and len(text) < 10:
+        return int(text)
+    raise LaunchError(f"{name}={text}: not a whole number; {_TORCHRUN} sets it")

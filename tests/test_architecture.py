@@ -15,7 +15,7 @@ MODULES = sorted(path for path in HOME.rglob("*.py") if "demo" not in path.parts
 
 # Each row may import the rows above it, and its own.
 ROWS = (
-    ("errors", "settings", "yaml_tree", "demo"),
+    ("errors", "settings", "units", "yaml_tree", "demo"),
     ("world",),
     ("strategies",),
     ("prompts",),
@@ -89,6 +89,8 @@ def test_only_world_reads_the_environment() -> None:
 # Case 16: a bare device type is the first GPU for every rank.
 def test_no_bare_devices() -> None:
     for path in MODULES:
+        if path.name in ("world.py", "backends.py"):  # the one chooses devices, the other is data
+            continue
         assert not re.search(r"\.cuda\(|[\"']cuda[\"']", path.read_text()), path
 
 

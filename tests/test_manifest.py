@@ -269,7 +269,7 @@ items = st.one_of(
         optional={
             "seed": st.integers(0, 2**63 - 1),
             "parameters": st.dictionaries(
-                st.sampled_from(["negative_prompt", "true_cfg_scale"]),
+                st.sampled_from(["clip_skip", "true_cfg_scale"]),
                 texts | st.floats(allow_nan=False, allow_infinity=False) | st.booleans(),
             ),
         },

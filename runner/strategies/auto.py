@@ -10,7 +10,7 @@ from runner.strategies.context_parallel import ContextParallel
 from runner.strategies.data_parallel import DataParallel
 from runner.strategies.device_map import DeviceMap
 from runner.strategies.facts import ModelFacts
-from runner.strategies.fit import OVERHEAD, Row, Work, rows
+from runner.strategies.fit import GIB, OVERHEAD, Row, Work, rows
 from runner.strategies.tensor_parallel import TensorParallel
 from runner.world import Machine, World
 
@@ -79,11 +79,26 @@ def choose(work: Work, machine: Machine) -> Choice:
     for name in ("device_map", "tensor_parallel", "context_parallel"):
         if row := _first(table, name):
             return _made(row), "it is the first that fits"
-    raise StrategyError(
-        f"strategy: auto: nothing fits on {machine}: weights and activations are both too large, "
-        f"and diffusers cannot put tensor and context parallel on one model; smaller images or "
-        f"batch_size, VAE tiling with tensor_parallel, quantization, or more devices would help"
+    raise StrategyError(f"strategy: auto: nothing fits on {machine}: {_too_large(work, room)}")
+
+
+def _too_large(work: Work, room: int) -> str:
+    """What fits no device, and what would help."""
+    activations = max(work.denoising, work.decoding)
+    sizes = f"weights of {_gib(work.weights)} and activations of {_gib(activations)}"
+    if activations <= room // 2:
+        return f"{sizes}; use quantization, or more or larger devices"
+    if work.weights <= room // 2:
+        return f"{sizes}; use smaller images, a smaller batch_size or VAE tiling"
+    return (
+        f"{sizes} are both too large, and diffusers cannot put tensor and context parallel on one "
+        f"model; use smaller images or batch_size, VAE tiling with tensor_parallel, quantization, "
+        f"or more or larger devices"
     )
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"
 
 
 def _for_processes(strategy: DeviceMap, machine: Machine, world: World) -> DeviceMap:

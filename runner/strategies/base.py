@@ -1,7 +1,7 @@
 """What every strategy is: its validated settings, which know their layout and preconditions."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -14,7 +14,16 @@ from runner.world import Machine, World
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Asked", "AskedImage", "Layout", "Resolution", "Source", "StrategyBase", "grouped"]
+__all__ = [
+    "Asked",
+    "AskedImage",
+    "Layout",
+    "Resolution",
+    "Source",
+    "StrategyBase",
+    "grouped",
+    "one_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,15 @@ def grouped(world: World, ranks: int, factors: str, leader: int = 0) -> Layout:
     return Layout(size // ranks, world.rank // ranks, ranks, world.rank % ranks, leader=leader)
 
 
+def one_of(degrees: Sequence[int], world: World, name: str = "one of", ring: int = 1) -> str:
+    """`use one of 1, 2, 4`, and which of them the number of processes takes, where not all."""
+    fit = [degree for degree in degrees if world.world_size % (degree * ring) == 0]
+    words = f"use {name} {', '.join(map(str, degrees))}"
+    if len(fit) in (0, len(degrees)):
+        return words
+    return f"{words}; of these {world.world_size} processes take {', '.join(map(str, fit))}"
+
+
 class AskedImage(Protocol):
     """What a task says about an image."""
 
@@ -62,6 +80,13 @@ class AskedImage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class _Image:
+    prompt_index: int
+    prompt: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """What preconditions look at, all of it known before weights load."""
 
@@ -70,9 +95,25 @@ class Asked:
     dtype: str
     batch_size: int
     images: Callable[[], Iterable[AskedImage]]
-    device: str | None  # a device type; None on a machine that will not do the work
+    device: str | None  # its type, where this machine does the work; None elsewhere
     component_bytes: Callable[[], Mapping[str, int]]  # of the weights, in the dtype
     machine: Callable[[], Machine | None]  # that will do the work; None without accelerators
+    planned: Machine | None = None  # another machine, which will do the work
+
+    @property
+    def target(self) -> str | None:
+        """The type of the devices that will do the work; None where nothing is known of them."""
+        return self.planned.device if self.planned else self.device
+
+    def with_parameters(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> "Asked":
+        """The same job with `change` over the parameters of each image."""
+
+        def images() -> Iterator[AskedImage]:
+            for image in self.images():
+                parameters = {**image.parameters, **change(image.parameters)}
+                yield _Image(image.prompt_index, image.prompt, parameters)
+
+        return replace(self, images=images)
 
 
 @dataclass(frozen=True, slots=True)

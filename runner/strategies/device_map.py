@@ -12,30 +12,20 @@ from runner.errors import StrategyError
 from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
 from runner.strategies.facts import ModelFacts
 from runner.strategies.sizes import empty
+from runner.units import MAX_BYTES, bytes_in
 from runner.world import World, own_devices
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceMap", "parse_bytes"]
+__all__ = ["DeviceMap"]
 
-UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 PHASED_BATCHES = 32  # so many for one reading of the weights; a stop may lose as many
 LEFT_FREE = 0.8  # the share of a GPU's free memory that weights may take: the rest is for images
 
 
-def parse_bytes(value: int | str) -> int:
-    """40GiB, 500MB or a number of bytes. Raises ValueError."""
-    if isinstance(value, int):
-        return value
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]i?B)\s*", value, re.IGNORECASE)
-    if not found:
-        raise ValueError(f"{value}: not a size; write it as 40GiB or 500MB")
-    return int(float(found[1]) * UNITS[found[2].upper()])
-
-
 def _device(value: str) -> str:
-    if value != "cpu" and not (value.isascii() and value.isdecimal()):
+    if value != "cpu" and not re.fullmatch("0|[1-9][0-9]{0,3}", value):
         raise ValueError('name a GPU of the replica by its number, as in "0", or cpu')
     return value
 
@@ -50,9 +40,11 @@ def _map(value: Any) -> Any:
 
 
 def _memory(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | str):
+    """40GiB, 500MB or a number of bytes."""
+    if isinstance(value, str):
+        bytes_in(value)
+    elif isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_BYTES:
         raise ValueError("write a size as 40GiB or 500MB")
-    parse_bytes(value)
     return value
 
 
@@ -88,17 +80,19 @@ class DeviceMap(StrategyBase):
                     "{cpu: 8GiB} (the rest goes to disk), or data_parallel"
                 )
             if not named and not self.phases:
+                phases = "" if _lacking(asked) else "phases: true or "
                 raise StrategyError(
-                    "strategy: device_map does nothing without a GPU; give max_memory: "
-                    "{cpu: 8GiB} to keep the rest on disk, or use phases: true or data_parallel"
+                    f"strategy: device_map does nothing without a GPU; give max_memory: "
+                    f"{{cpu: 8GiB}} to keep the rest on disk, or use {phases}data_parallel"
                 )
-        elif asked.device is not None:
-            count = len(own_devices(world, self.processes))
-            beyond = sorted(name for name in named if name != "cpu" and int(name) >= count)
+        elif asked.target and named - {"cpu"} and (machine := asked.machine()) is not None:
+            count = max(1, machine.devices // world.world_size) * self.processes
+            beyond = sorted(int(name) for name in named - {"cpu"} if int(name) >= count)
             if beyond:
+                fewer = "use fewer processes, or " if beyond[-1] < machine.devices else ""
                 raise StrategyError(
                     f"strategy: max_memory names GPU {beyond[0]}, a replica has {count} (numbered "
-                    f"from 0); use fewer processes, or leave it out"
+                    f"from 0); {fewer}leave it out"
                 )
         idle = self.processes - 1
         return Resolution(
@@ -109,20 +103,13 @@ class DeviceMap(StrategyBase):
         )
 
     def _check_phases(self, asked: Asked) -> None:
-        """The methods by which a call is taken apart."""
-        import diffusers
-
-        name = ModelFacts.read(asked.folder).pipeline_class
-        pipeline = getattr(diffusers, name, None)
-        lacking = [
-            method
-            for method in ("encode_prompt", "prepare_latents")
-            if not hasattr(pipeline, method)
-        ]
+        lacking = _lacking(asked)
         if lacking:
+            works_without = asked.target != "cpu" or self.max_memory
             raise StrategyError(
-                f"strategy: phases: {name} has no {lacking[0]}, so its call cannot be taken "
-                f"apart; use device_map without phases"
+                f"strategy: phases: {ModelFacts.read(asked.folder).pipeline_class} has no "
+                f"{lacking[0]}, so its call cannot be taken apart; use "
+                f"{'device_map without phases' if works_without else 'data_parallel'}"
             )
 
     @property
@@ -148,7 +135,10 @@ class DeviceMap(StrategyBase):
 
     def _budget(self, device: "torch.device", world: World) -> dict[int | str, int]:
         """Bytes of weights by device: GPUs by their number on the node, "cpu"."""
-        given = {name: parse_bytes(size) for name, size in (self.max_memory or {}).items()}
+        given = {
+            name: size if isinstance(size, int) else bytes_in(size)
+            for name, size in (self.max_memory or {}).items()
+        }
         if device.type == "cpu":
             return {"cpu": given["cpu"]} if given else {}
         import torch
@@ -160,6 +150,15 @@ class DeviceMap(StrategyBase):
         if "cpu" in given:
             budget["cpu"] = given["cpu"]
         return budget
+
+
+def _lacking(asked: Asked) -> list[str]:
+    """The methods by which a call is taken apart and which this pipeline has not."""
+    import diffusers
+
+    pipeline = getattr(diffusers, ModelFacts.read(asked.folder).pipeline_class, None)
+    methods = ("encode_prompt", "prepare_latents")
+    return [method for method in methods if not hasattr(pipeline, method)]
 
 
 def _host_memory(world: World) -> int:

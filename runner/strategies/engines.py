@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 from runner.errors import StrategyError
 from runner.strategies.base import Asked
-from runner.strategies.context_parallel import ContextParallel, valid_sizes
-from runner.strategies.facts import ModelFacts
+from runner.strategies.context_parallel import ContextParallel
+from runner.strategies.facts import ModelFacts, divisors
 from runner.strategies.known import CP_MODELS
+from runner.strategies.lengths import lengths
+from runner.strategies.remedies import evener, without_plan
 
 __all__ = ["Package", "check_heads", "check_lengths", "check_package", "native"]
 
@@ -55,7 +57,7 @@ def check_package(kind: str, package: Package, asked: Asked) -> list[str]:
 def check_heads(kind: str, degree: int, heads: int | None, name: str) -> None:
     """Raises StrategyError where Ulysses cannot share the heads evenly."""
     if heads is not None and heads % degree:
-        valid = ", ".join(str(low) for low in range(1, heads + 1) if heads % low == 0)
+        valid = ", ".join(map(str, divisors(heads)))
         raise StrategyError(
             f"strategy: {kind}: ulysses_degree {degree} does not divide the {heads} attention "
             f"heads of {name}; use one of {valid}"
@@ -65,11 +67,22 @@ def check_heads(kind: str, degree: int, heads: int | None, name: str) -> None:
 def check_lengths(kind: str, ranks: int, asked: Asked, facts: ModelFacts) -> None:
     """Raises StrategyError for an image or a text whose tokens do not divide by the ranks: the
     package would end in an assertion, or draw a wrong image."""
-    native = ContextParallel(ulysses_degree=ranks, ulysses_anything=False)
-    for place, what, count in native.lengths(asked, facts):
+    counts = lengths(asked, facts)
+    for place, what, count in counts:
         if count % ranks:
+            shared = ContextParallel(ulysses_degree=ranks)
+            ways = (
+                []
+                if shared.fault(asked, facts, counts)
+                else [f"context_parallel with ulysses_degree: {ranks}, which takes any number"]
+            )
+            ways += [
+                words
+                for words, job in evener(asked, facts, ranks)
+                if not any(found.tokens % ranks for found in lengths(job, facts))
+            ][:1]
             raise StrategyError(
                 f"prompts[{place}]: {what} has {count} tokens, no multiple of the {ranks} ranks "
-                f"that share them, which {kind} needs; use context_parallel with ulysses_degree: "
-                f"{ranks}, which takes any number{valid_sizes(facts, what, ranks)}"
+                f"that share them, which {kind} needs; use "
+                f"{', or '.join(ways) or without_plan(asked)}"
             )

@@ -12,6 +12,7 @@ __all__ = ["ModelFacts", "divisors", "takes_padded_heads"]
 # has this default, or as long as the prompt, up to that.
 FIXED_TEXT = {"FluxTransformer2DModel": 512, "Flux2Transformer2DModel": 512}
 VARYING_TEXT = {"QwenImageTransformer2DModel": 512}
+MASKED_TEXT = ("LTXVideoTransformer3DModel", "LTX2VideoTransformer3DModel")  # also a text alone
 DEFAULT_LATENTS = 128  # latents a side where height and width are left to these pipelines
 TEXTS_AT_ONCE = 1000
 
@@ -78,8 +79,13 @@ class ModelFacts:
 
     @property
     def text_varies(self) -> bool:
-        """Whether the text is as long as the prompt: then a batch of unequal ones has a mask."""
+        """Whether the text is as long as the prompt."""
         return self.denoiser_class in VARYING_TEXT
+
+    def has_mask(self, batch_size: int) -> bool:
+        """Whether attention may get a mask: texts of unequal length in a batch are padded."""
+        is_padded = batch_size > 1 and self.denoiser_class not in FIXED_TEXT
+        return is_padded or self.denoiser_class in MASKED_TEXT
 
     def plan_of(self, attribute: str) -> Any:
         """The denoiser class's `_cp_plan` or `_tp_plan`; None where diffusers gives it none."""

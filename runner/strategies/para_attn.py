@@ -60,8 +60,8 @@ class ParaAttention(StrategyBase):
         return grouped(world, self.ranks, factors)
 
     def resolve(self, asked: Asked, world: World) -> Resolution:
-        self.layout(world)
         if self.ranks == 1:
+            self.layout(world)
             return Resolution(self)
         facts = ModelFacts.read(asked.folder)
         name = facts.denoiser_class
@@ -77,12 +77,13 @@ class ParaAttention(StrategyBase):
                 f"need an attention mask, which para-attn does not share among ranks; use "
                 f"batch_size: 1, or context_parallel"
             )
-        if self.ring_degree > 1 and asked.dtype == "float32" and asked.device not in ("cpu", None):
+        if self.ring_degree > 1 and asked.dtype == "float32" and asked.target not in ("cpu", None):
             raise StrategyError(
                 "strategy: para_attn: ring_degree needs attention kernels that take no float32; "
                 "use dtype: bfloat16, or ulysses_degree"
             )
         check_lengths("para_attn", self.ranks, asked, facts)
+        self.layout(world)
         lines = check_package("para_attn", PARA_ATTN, asked)
         return Resolution(self, lines + remarks(name, f"para_attn {self.variant}", "native"))
 

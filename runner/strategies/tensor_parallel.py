@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from runner.errors import StrategyError
-from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
+from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped, one_of
 from runner.strategies.cpu_support import cpu_support
 from runner.strategies.data_parallel import load_whole
-from runner.strategies.facts import ModelFacts, divisors
+from runner.strategies.facts import ModelFacts
 from runner.strategies.known import TP_MODELS, remarks
+from runner.strategies.remedies import without_plan
 from runner.strategies.sizes import tensor_parallel_degrees
 from runner.world import World
 
@@ -28,30 +29,30 @@ class TensorParallel(StrategyBase):
         return grouped(world, self.degree, f"degree {self.degree}")
 
     def resolve(self, asked: Asked, world: World) -> Resolution:
-        self.layout(world)
         if self.degree == 1:
+            self.layout(world)
             return Resolution(self)
         facts = ModelFacts.read(asked.folder)
         name = facts.denoiser_class
         if facts.plan_of("_tp_plan") is None:
+            context = ", or context_parallel if its activations are what does not fit"
             raise StrategyError(
                 f"strategy: tensor_parallel: not supported for {name}; diffusers has plans for "
-                f"{', '.join(TP_MODELS)}; use data_parallel, or context_parallel if its "
-                f"activations are what does not fit"
-            )
-        heads = facts.heads
-        if heads is not None and heads % self.degree:
-            raise StrategyError(
-                f"strategy: degree {self.degree} does not divide the {heads} attention heads of "
-                f"{name}; use one of {', '.join(map(str, divisors(heads)))}"
+                f"{', '.join(TP_MODELS)}; use {without_plan(asked)}"
+                f"{context if facts.plan_of('_cp_plan') else ''}"
             )
         valid = tensor_parallel_degrees(facts)
         if self.degree not in valid:
+            heads = facts.heads
+            by_heads = heads is not None and heads % self.degree
+            what = f"the {heads} attention heads" if by_heads else "every weight block"
             raise StrategyError(
-                f"strategy: degree {self.degree} does not divide every weight block of {name}; use "
-                f"one of {', '.join(map(str, valid))}"
+                f"strategy: degree {self.degree} does not divide {what} of {name}; "
+                f"{one_of(valid, world)}"
             )
         self._check_weights(asked, facts)
+        # Last: with a degree that the model does not take, other world sizes would be no remedy.
+        self.layout(world)
         return Resolution(self, remarks(name, "tensor", "native"))
 
     def _check_weights(self, asked: Asked, facts: ModelFacts) -> None:

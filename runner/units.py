@@ -1,0 +1,25 @@
+"""Numbers and sizes as people write them on a command line or in a manifest: ASCII digits alone,
+and no more than any machine has."""
+
+import re
+
+__all__ = ["MAX_BYTES", "bytes_in", "whole_number"]
+
+UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+MAX_BYTES = 2**50
+
+
+def whole_number(text: str, most: int) -> int:
+    """A decimal number from 1 to `most`. Raises ValueError."""
+    if not re.fullmatch(r"[1-9][0-9]*", text) or len(text) > len(str(most)) or int(text) > most:
+        raise ValueError(f"not a whole number from 1 to {most}")
+    return int(text)
+
+
+def bytes_in(text: str) -> int:
+    """The bytes of 40GiB or 500MB. Raises ValueError."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([KMG]i?B)", text, re.IGNORECASE)
+    size = int(float(found[1]) * UNITS[found[2].upper()]) if found else 0
+    if not 0 < size <= MAX_BYTES:
+        raise ValueError(f"not a size up to {MAX_BYTES // 2**30}GiB; write it as 40GiB or 500MB")
+    return size
