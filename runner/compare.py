@@ -28,9 +28,11 @@ def machine_of(devices: str | None, interconnect: str | None) -> Machine | None:
     link: Literal["nvlink", "pcie"] = "nvlink" if interconnect == "nvlink" else "pcie"
     try:
         return Machine(whole_number(count, MAX_DEVICES), bytes_in(memory), link)
-    except ValueError as error:
-        words = "write their number and the memory of each, as in 4x80GiB"
-        raise LaunchError(f"--devices {devices[:40]}: {error}; {words}") from None
+    except ValueError:
+        raise LaunchError(
+            f"--devices {devices[:40]}: write their number, up to {MAX_DEVICES}, and the memory of "
+            f"each, as in 4x80GiB"
+        ) from None
 
 
 def compare(plan: Plan, machine: Machine) -> dict[str, Any]:

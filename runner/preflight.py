@@ -65,7 +65,8 @@ def _check_parameters(plan: Plan, spec: ModelSpec, class_name: str) -> None:
 
 def _hint(name: str, known: Mapping[str, str]) -> str:
     place = place_of(name, Manifest)
-    return nearest(name, known) if place.endswith(f"parameters.{name}") else place
+    is_elsewhere = place and not place.endswith(f"parameters.{name}")
+    return place if is_elsewhere else nearest(name, known)
 
 
 @functools.cache

@@ -113,6 +113,63 @@ def test_unknown_keys_are_refused_at_every_level_with_the_nearest(manifest: Writ
         assert wanted in found
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("ulysses_degree: 2", "its place is strategy: {kind: context_parallel, ulysses_degree: …}"),
+        ("degree: 2", "its place is strategy: {kind: tensor_parallel, degree: …}"),
+        ("max_memory: {cpu: 1GB}", "its place is strategy: {kind: device_map, max_memory: …}"),
+        ("ulyses_degree: 2", "did you mean strategy: {kind: context_parallel, ulysses_degree: …}?"),
+        ("kind: auto", "its place is strategy.kind"),
+        ("revision: x", "its place is model.revision"),
+        ("file: a.txt", "its place is prompts.file"),
+        ("output: {steps: 3}", "its place is parameters.num_inference_steps"),
+        ("output: {height: 3}", "its place is parameters.height"),
+        ("output: {seed: 3}", "its place is seed, at the top level"),
+        ("strategy: {kind: data_parallel, degree: 2}", "strategy: {kind: tensor_parallel, degree"),
+        ("strategy: {kind: context_parallel, steps: 3}", "parameters.num_inference_steps"),
+    ],
+)
+def test_keys_at_the_wrong_level_are_told_their_place(
+    manifest: Write, text: str, wanted: str
+) -> None:
+    (found,) = problems(manifest(f"model: demo\n{text}\nprompts: [a]"))
+    assert "unknown key; " in found
+    assert wanted in found
+
+
+def test_a_prompt_with_a_key_of_the_manifest(manifest: Write) -> None:
+    (found,) = problems(manifest("model: demo\nprompts: [{prompt: a, strategy: auto}]"))
+    assert found.endswith(
+        "prompts[0].strategy: unknown key; its place is strategy, at the top level"
+    )
+
+
+def test_numbers_in_quotes_are_told_to_leave_them_out(manifest: Write) -> None:
+    for text in ('seed: "7"', 'seed: {fixed: "7"}', 'batch_size: "4"', 'stop_grace_s: "2.5"'):
+        (found,) = problems(manifest(f"model: demo\n{text}\nprompts: [a]"))
+        assert re.search(r'"[0-9.]+" must be a (whole )?number; leave the quotes out$', found)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("negative_prompt: [a, b]", 'negative_prompt must be one text, in quotes, not ["a", "b"]'),
+        ("negative_prompt: no", "negative_prompt must be one text, in quotes, not false"),
+        ("prompt_2: 3", "prompt_2 must be one text, in quotes, not 3"),
+        ("negative_prompt_embeds: [1]", "is set by the runner, from the texts; leave it out"),
+        ("prompt_attention_mask: [1]", "is set by the runner, from the texts; leave it out"),
+    ],
+)
+def test_texts_are_texts(manifest: Write, text: str, wanted: str) -> None:
+    for place in (
+        f"parameters: {{{text}}}\nprompts: [a]",
+        f"prompts: [{{prompt: a, parameters: {{{text}}}}}]",
+    ):
+        (found,) = problems(manifest(f"model: demo\n{place}"))
+        assert wanted in found
+
+
 # Case 6.
 @pytest.mark.parametrize(
     "seed", ["-1", "18446744073709551616", "1.5", "true", "1e6", "010", "0x1F"]

@@ -5,7 +5,7 @@ import inspect
 import diffusers
 import pytest
 
-from runner.preflight import call_signature
+from runner.preflight import _hint, call_signature
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,17 @@ def test_a_signature_is_that_of_the_class(name: str) -> None:
 def test_no_such_class() -> None:
     assert call_signature("FluxPipelin") is None
     assert call_signature("") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("steps", "; its place is parameters.num_inference_steps"),
+        ("ulysses_degree", "; its place is strategy: {kind: context_parallel, ulysses_degree: …}"),
+        ("batch_size", "; its place is batch_size, at the top level"),
+        ("hieght", "; did you mean height?"),
+        ("true_cfg_scale", ""),  # a parameter, but not of this pipeline
+    ],
+)
+def test_a_parameter_that_a_call_does_not_take(name: str, words: str) -> None:
+    assert _hint(name, {"height": "height"}) == words

@@ -5,16 +5,19 @@ import re
 import struct
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import tiny
 import yaml
 from pydantic import TypeAdapter
 
+from runner.cli import main
 from runner.errors import ExitCode, ManifestError, StrategyError
 from runner.manifest import load
 from runner.strategies import Asked, Strategy
 from runner.strategies.auto import choose
+from runner.strategies.backends import BACKENDS, Backend
 from runner.strategies.facts import ModelFacts
 from runner.strategies.fit import OVERHEAD, Work, rows
 from runner.strategies.known import CP_MODELS, KNOWN, TP_MODELS
@@ -46,7 +49,8 @@ def resolve(
         images=lambda: images,
         device=device,
         component_bytes=dict,
-        machine=lambda: None,
+        machine=lambda: given.get("planned"),
+        planned=given.get("planned"),
     )
     return strategy(text).resolve(asked, World(world_size=world_size))
 
@@ -90,7 +94,7 @@ def refused(words: str, text: str, folder: Path, **given) -> None:
         resolve(text, folder, **given)
     message = str(raised.value)
     assert "\n" not in message
-    assert re.search(r"; (use|leave|give|convert)", message), "no remedy"
+    assert re.search(r"; (use|leave|give|convert)|: pip install '", message), "no remedy"
     assert raised.value.exit_code == ExitCode.REFUSED
 
 
@@ -174,7 +178,7 @@ def test_padded_texts_in_a_batch_on_many_ranks(qwen):
     """diffusers shifts their mask on 3 ranks or more: a wrong image without an error."""
     prompts = ("red fox under the blue sea in snow", "fox")
     refused(
-        "use batch_size: 1, or ulysses_degree: 2",
+        "use batch_size: 1, or use ulysses_degree 2",
         "{kind: context_parallel, ulysses_degree: 4}", qwen,
         world_size=4, prompts=prompts, batch_size=2,
     )  # fmt: skip
@@ -184,17 +188,44 @@ def test_padded_texts_in_a_batch_on_many_ranks(qwen):
     assert alone.strategy.ulysses_anything
 
 
+def test_long_unequal_texts_in_a_batch_on_many_ranks(qwen):
+    prompts = ("red fox under the blue sea in snow", "red fox under the blue sea in snow moon sun")
+    text = "{kind: context_parallel, ulysses_degree: 4}"
+    refused("no multiple of 4 ranks, which is right in batches on 2 ranks only", text, qwen,
+            world_size=4, prompts=prompts, batch_size=2,
+            parameters={"max_sequence_length": 64})  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["flux", "qwen"])
+def test_texts_cut_to_fewer_tokens_than_ranks(models, model):
+    """However long the prompt is."""
+    text, prompts = "{kind: context_parallel, ulysses_degree: 4}", ("red fox under the sea " * 5,)
+    cut = {"max_sequence_length": 3}
+    refused("has 3 tokens, fewer than 4 ranks a replica; use ulysses_degree 2, or use a "
+            "max_sequence_length that is a multiple of 4", text, models / model, world_size=4,
+            prompts=prompts, parameters=cut)  # fmt: skip
+    resolve(text, models / model, world_size=4, prompts=prompts,
+            parameters={"max_sequence_length": 4})  # fmt: skip
+
+
+def test_a_degree_that_no_model_takes_is_refused_before_the_world_size(flux):
+    for kind, name in (("tensor_parallel", "degree"), ("context_parallel", "ulysses_degree")):
+        refused(f"{name} 3 does not divide the 4 attention heads of FluxTransformer2DModel; use "
+                "one of 1, 2, 4; of these 2 processes take 1, 2",
+                f"{{kind: {kind}, {name}: 3}}", flux, world_size=2)  # fmt: skip
+
+
 def test_heads_that_do_not_divide_take_the_anything_variant(configs):
     three = configs({"num_attention_heads": 3, "in_channels": 16})
     found = resolve("{kind: context_parallel, ulysses_degree: 2}", three)
     assert found.strategy.ulysses_anything
     refused(
         "ulysses_degree 4 does not divide the 3 attention heads of FluxTransformer2DModel; use one "
-        "of 1, 3 (or 2 with ulysses_anything)",
+        "of 1, 2, 3; of these 4 processes take 1, 2",
         "{kind: context_parallel, ulysses_degree: 4}", three, world_size=4,
     )  # fmt: skip
     refused(
-        "use one of 1, 3",
+        "use one of 1",
         "{kind: context_parallel, ulysses_degree: 2, ring_degree: 2}", three, world_size=4,
     )  # fmt: skip
 
@@ -212,7 +243,7 @@ def test_sizes_that_do_not_divide_take_the_anything_variant(flux):
 def test_a_variant_that_was_ruled_out_is_not_taken(flux):
     refused(
         "prompts[0]: the image 48×48 has 9 tokens, no multiple of ulysses 2 × ring 1 = 2 ranks; "
-        "leave ulysses_anything out, or a height or width that is a multiple of 32",
+        "leave ulysses_anything out, or use a height or width that is a multiple of 32",
         "{kind: context_parallel, ulysses_degree: 2, ulysses_anything: false}", flux,
         parameters={"height": 48, "width": 48},
     )  # fmt: skip
@@ -288,26 +319,88 @@ def test_attention_with_its_log_sum_exp_is_right():
     )
 
 
-def test_attention_backends(flux):
-    refused(
-        "attention_backend flash needs a GPU, and there is none; use native",
-        "{kind: context_parallel, ulysses_degree: 2, attention_backend: flash}",
-        flux,
-    )
-    refused(
-        "needs an attention backend that returns its log-sum-exp, which native does not",
-        "{kind: context_parallel, ring_degree: 2}",
-        flux,
-        device="xpu",
-        dtype="bfloat16",
-    )
-    refused("attention_backend _native_cudnn takes no float32; use dtype: bfloat16",
-            "{kind: context_parallel, ring_degree: 2, attention_backend: _native_cudnn}", flux,
-            device="xpu")  # fmt: skip
-    known = resolve("{kind: context_parallel, ulysses_degree: 2}", flux, device="xpu")
-    assert known.remarks == []
-    new = resolve("{kind: context_parallel, ulysses_degree: 2, attention_backend: sage}", flux,
-                  device="xpu", dtype="bfloat16")  # fmt: skip
+@pytest.mark.parametrize("name", BACKENDS)
+def test_what_a_backend_can_do_is_what_diffusers_says(name):
+    """Asked for what it cannot do, each says so before it looks for its kernel."""
+    import torch
+    from diffusers.models import attention_dispatch as dispatch
+
+    registry, member = dispatch._AttentionBackendRegistry, dispatch.AttentionBackendName(name)
+    attention, able = registry._backends[member], BACKENDS[name]
+    half = dispatch._check_qkv_dtype_bf16_or_fp16 in registry._constraints[member]
+    assert able.float32 != half
+    part, mask = torch.zeros(1, 4, 2, 8), torch.ones(1, 4, dtype=torch.bool)
+    if not able.masks and name != "_native_cudnn":  # whose kernel alone would tell
+        with pytest.raises(ValueError, match="`attn_mask` is not supported"):
+            attention(part, part, part, attn_mask=mask)
+    if not able.lse:
+        with pytest.raises(ValueError, match="return_lse"):
+            attention(part, part, part, return_lse=True)
+    if able.package:
+        with pytest.raises(RuntimeError, match=re.split("[>_]", able.package)[0]):
+            dispatch._check_attention_backend_requirements(member)
+
+
+def test_all_backends_of_context_parallel_are_known():
+    from diffusers.models.attention_dispatch import _AttentionBackendRegistry
+
+    assert set(BACKENDS) == set(get_args(Backend))
+    assert set(BACKENDS) == _AttentionBackendRegistry._supports_context_parallel
+
+
+CUDA = {"device": None, "planned": Machine(2, 80 * GIB, "nvlink")}
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "words"),
+    [
+        ("ulysses_degree: 2, attention_backend: flash", {"device": "cpu"},
+         "attention_backend flash needs a GPU, and there is none; use attention_backend: native"),
+        ("ulysses_degree: 2, attention_backend: _native_npu", {"dtype": "bfloat16"},
+         "_native_npu does not run on cuda; use attention_backend: native or _native_cudnn"),
+        ("ulysses_degree: 2, attention_backend: _native_cudnn",
+         {"device": "xpu", "dtype": "bfloat16"},
+         "does not run on xpu; use attention_backend: native or _native_flash"),
+        ("ulysses_degree: 2, attention_backend: _native_flash", {},
+         "takes no float32; use attention_backend: native, or use dtype: bfloat16"),
+        ("ring_degree: 2", {"dtype": "bfloat16"},
+         "native does not return the log-sum-exp that ring attention needs; use "
+         "attention_backend: _native_cudnn or _native_flash or flash, or use ulysses_degree: 2 "
+         "instead of ring_degree"),
+        ("ring_degree: 2", {},
+         "use dtype: bfloat16 with attention_backend: _native_cudnn or _native_flash or flash, or "
+         "use ulysses_degree: 2 instead"),
+        ("ulysses_degree: 2, attention_backend: sage", {"device": "cuda", "dtype": "bfloat16"},
+         "needs sageattention>=2.1.1, and it is not installed: pip install 'sageattention>=2.1.1'"),
+    ],
+)  # fmt: skip
+def test_attention_backends(flux, settings, given, words):
+    on = {} if "device" in given else CUDA
+    refused(words, f"{{kind: context_parallel, {settings}}}", flux, **on, **given)
+
+
+@pytest.mark.parametrize(
+    ("backend", "fits"),
+    [("native", True), ("flash_varlen_hub", True), ("_native_cudnn", False), ("flash", False),
+     ("_3", False), ("sage_hub", False)],
+)  # fmt: skip
+def test_backends_meet_a_mask_only_where_they_take_one(qwen, backend, fits):
+    backend = "_flash_3_hub" if backend == "_3" else backend
+    text = f"{{kind: context_parallel, ulysses_degree: 2, attention_backend: {backend}}}"
+    given = {**CUDA, "dtype": "bfloat16"}
+    resolve(text, qwen, **given)
+    if fits:
+        resolve(text, qwen, batch_size=2, **given)
+    else:
+        refused(f"{backend} takes no attention mask, which texts of unequal length in a batch "
+                "need; use batch_size: 1, or use attention_backend: native or flash_varlen_hub or",
+                text, qwen, batch_size=2, **given)  # fmt: skip
+
+
+def test_only_what_is_proved_goes_without_a_remark(flux):
+    text = "{kind: context_parallel, ulysses_degree: 2"
+    assert resolve(f"{text}}}", flux, **CUDA).remarks == []
+    new = resolve(f"{text}, attention_backend: flash}}", flux, **{**CUDA, "dtype": "bfloat16"})
     assert "--self-check" in new.remarks[0]
 
 
@@ -325,8 +418,23 @@ def test_attention_backends(flux):
         ("{kind: tensor_parallel, degree: 2, ulises: 2}", "ulises: unknown key"),
         ("{kind: device_map, map: auto}", "use map: balanced"),
         ("{kind: device_map, max_memory: {cpu: lots}}", "write it as 40GiB"),
+        ("{kind: device_map, max_memory: {cpu: 0GiB}}", "write it as 40GiB"),
+        ("{kind: device_map, max_memory: {cpu: 99999999999999999999GiB}}", "not a size up to"),
+        ("{kind: device_map, max_memory: {cpu: 1e999GiB}}", "not a size up to"),
+        ("{kind: device_map, max_memory: {cpu: \u0664GiB}}", "not a size up to"),
+        ("{kind: device_map, max_memory: {cpu: -5}}", "write a size as 40GiB"),
+        ("{kind: device_map, max_memory: {'-1': 1GB}}", 'as in "0", or cpu'),
+        ("{kind: device_map, max_memory: {'01': 1GB}}", 'as in "0", or cpu'),
+        ("{kind: device_map, max_memory: {'\u0660': 1GB}}", 'as in "0", or cpu'),
         ("{kind: device_map, max_memory: {disk: 1GB}}", 'as in "0", or cpu'),
-        ("tensorparallel", "tensor_parallel"),
+        ("tensorparallel", "tensorparallel: must be one of data_parallel, device_map, "
+         "context_parallel, tensor_parallel, xdit, para_attn, auto; did you mean tensor_parallel?"),
+        ("{kind: foo}", "strategy: foo: must be one of data_parallel"),
+        ("{ulysses_degree: 2}", "must name its kind, as in {kind: context_parallel, …}"),
+        ("{kind: context_parallel, attention_backend: native}",
+         "attention_backend goes with a degree over 1; leave it out"),
+        ("{kind: context_parallel, ulysses_degree: 2, attention_backend: flsh}",
+         "did you mean flash?"),
     ],
 )  # fmt: skip
 def test_what_the_file_alone_tells_is_refused_by_validate(tmp_path, text, words):
@@ -517,6 +625,89 @@ def test_components_are_counted_from_headers(tmp_path, flux):
     file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(30))
     assert component_bytes(ModelSpec(id=str(variant), variant="fp16"), "float32")["vae"] == 60
     assert component_bytes(ModelSpec(id=str(variant)), "float32")["vae"] == real["vae"]
+
+
+# --- plan --devices ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planned(manifest, models, capsys):
+    """What `plan` prints for the tiny FLUX model, what it refuses, and its exit code."""
+
+    def said(strategy, *arguments, dtype="float32"):
+        path = manifest(
+            model=str(models / "flux"), strategy=strategy, dtype=dtype, parameters=SIZE,
+            prompts=["a"],
+        )  # fmt: skip
+        code = main(["plan", str(path), *arguments])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return said
+
+
+def test_where_nothing_fits_the_table_comes_before_the_refusal(planned):
+    code, out, err = planned("auto", "--devices", "2x1GiB")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "data_parallel                            1        2     0.00    -1.00  no" in out
+    assert err.startswith("runner: strategy: auto: nothing fits on 2 × 1 GiB on PCIe: ")
+    code, out, _ = planned("auto", "--devices", "2x1GiB", "--json")
+    assert code == 2
+    assert not any(row["fits"] for row in json.loads(out)["comparison"]["strategies"])
+
+
+@pytest.mark.parametrize(
+    ("transformer", "size", "words"),
+    [
+        (60.0, 512, "use quantization"),
+        (1.0, 4096, "use smaller images"),
+        (60.0, 4096, "cannot put tensor and context parallel on one model"),
+    ],
+)
+def test_auto_says_which_of_both_is_too_large(configs, transformer, size, words):
+    made = work(configs, size=size, gib={"transformer": transformer, "vae": 0.2})
+    with pytest.raises(StrategyError, match=words):
+        choose(made, Machine(2, 10 * GIB, "pcie"))
+
+
+def test_a_planned_machine_is_checked_as_a_gpu_machine_would(planned):
+    ring = {"kind": "context_parallel", "ring_degree": 2}
+    code, _, err = planned(ring, "--devices", "2x80GiB")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "native does not return the log-sum-exp" in err
+    assert planned(ring, "--world-size", "2")[0] == 0  # on which machine is not known
+    good = {**ring, "attention_backend": "_native_flash"}
+    assert planned(good, "--devices", "2x80GiB", dtype="bfloat16")[0] == 0
+    memory = {"kind": "device_map", "max_memory": {"1": "1GiB"}}
+    code, _, err = planned(memory, "--devices", "2x80GiB")
+    assert "names GPU 1, a replica has 1 (numbered from 0); use fewer processes, or leave it" in err
+    assert planned(memory, "--devices", "2x80GiB", "--world-size", "1")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--interconnect", "nvlink"], "--interconnect: of which machine? use --devices"),
+        (["--devices", "0x80GiB"], "write their number"),
+        (["--devices", "2x0GiB"], "write their number"),
+        (["--devices", "80GiB"], "write their number"),
+        (["--devices", "9" * 400 + "x80GiB"], "write their number"),
+        (["--devices", f"2x{'9' * 400}GiB"], "write their number"),
+        (["--devices", "\u0664x80GiB"], "write their number"),
+        (["--devices", "2x80GiB", "--world-size", "3"], "use --world-size 2"),
+        (["--world-size", "9" * 5000], "not a whole number from 1 to 1000000"),
+        (["--world-size", "\u0664"], "not a whole number from 1 to 1000000"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_machines_and_worlds_that_are_none(planned, capsys, arguments, words):
+    try:
+        code, _, err = planned("data_parallel", *arguments)
+    except SystemExit as ended:  # argparse prints how to call it, too
+        code, err = ended.code, capsys.readouterr().err
+    assert code == 2
+    assert words in err.splitlines()[-1]
+    assert "Traceback" not in err
 
 
 # --- the data ---------------------------------------------------------------------------------

@@ -85,6 +85,8 @@ def choose(work: Work, machine: Machine) -> Choice:
 def _too_large(work: Work, room: int) -> str:
     """What fits no device, and what would help."""
     activations = max(work.denoising, work.decoding)
+    if room <= 0:
+        return f"{_gib(OVERHEAD)} a device are taken before the model; use larger devices"
     sizes = f"weights of {_gib(work.weights)} and activations of {_gib(activations)}"
     if activations <= room // 2:
         return f"{sizes}; use quantization, or more or larger devices"
