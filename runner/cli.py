@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.COMPLETE)
     except OSError as error:  # a folder that is another user's, say
-        told = printable(f"{error.filename}: {error.strerror}")
+        told = printable(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         print(f"runner: {told}", file=sys.stderr, flush=True)
         return int(ExitCode.ERROR)
 

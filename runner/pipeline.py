@@ -18,8 +18,7 @@ from runner.encoders import encode_once
 from runner.errors import GaveUpError, ModelError
 from runner.manifest import Manifest
 from runner.model import index_of
-from runner.plan import Task
-from runner.prompts import is_text
+from runner.plan import Task, is_text
 from runner.replica import Replica
 from runner.rescue import Ladder, free_memory, is_known_to_overflow, vae_in_float32
 from runner.stop import Stop
@@ -351,8 +350,6 @@ def load(
         if isinstance(component, torch.nn.Module):
             log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))
     rescue = Rescue(manifest.on_out_of_memory, manifest.on_flagged)
-    if replica is not None and rescue.on_out_of_memory == "offload":
-        rescue = Rescue("tile", rescue.on_flagged)  # a split model cannot leave its devices
     return Pipeline(pipe, device, manifest.dtype, strategy.kind, stop, rescue, replica)
 
 

@@ -18,7 +18,7 @@ from runner.errors import ManifestError, Problem
 from runner.manifest import Manifest
 from runner.prompts import MAX_SEED, PromptItem, is_text, settings_of
 
-__all__ = ["Fingerprints", "Plan", "Task", "canonical"]
+__all__ = ["Fingerprints", "Plan", "Task", "canonical", "is_text"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from runner.manifest import Loaded, Manifest, Resolved, decide, fill
 from runner.plan import Fingerprints, Plan, Task
 from runner.preflight import check
 from runner.shard import shard
-from runner.start import asked, notices, recorded_in
+from runner.start import asked, notices, recorded_in, settle
 from runner.strategies import Layout
 from runner.world import Machine, World
 
@@ -53,7 +53,7 @@ def show(
         configs = model.configs(manifest.model)
         check(plan, configs)
         comparison = compare(plan, machine) if machine is not None else None
-        found = manifest.strategy.resolve(asked(plan, configs, world, None, machine), world)
+        found = settle(plan, asked(plan, configs, world, None, machine), world)
         remarks += [line for line in (found.choice, *found.remarks) if line]
         manifest = manifest.model_copy(update={"strategy": found.strategy})
         if not is_drawn:

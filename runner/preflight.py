@@ -4,17 +4,16 @@ import ast
 import functools
 import importlib.metadata
 import importlib.util
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from runner.errors import ModelError
 from runner.manifest import Manifest, ModelSpec
 from runner.model import index_of
 from runner.plan import Plan
 from runner.settings import nearest, place_of
+from runner.strategies.facts import read_config
 
 __all__ = ["CallSignature", "call_signature", "check"]
 
@@ -100,20 +99,14 @@ def _signature_in(tree: ast.Module, class_name: str) -> CallSignature | None:
 def _size_multiple(folder: Path) -> int:
     """What height and width must be multiples of: the VAE's factor times the transformer's patch
     (FLUX and Qwen-Image pack 2×2 latents before it, and so have 4 times the VAE's channels)."""
-    vae = _config(folder, "vae")
+    vae = read_config(folder / "vae" / "config.json")
     blocks = vae.get("block_out_channels") or vae.get("temperal_downsample")
     if not blocks:
         return 1
     factor = 2 ** (len(blocks) - ("block_out_channels" in vae))
-    transformer = _config(folder, "transformer")
+    transformer = read_config(folder / "transformer" / "config.json")
     latents = vae.get("latent_channels") or vae.get("z_dim")
     if latents and transformer.get("in_channels") == 4 * latents:
         return int(factor * 2)
     patch = transformer.get("patch_size")
     return int(factor * (patch if isinstance(patch, int) else 1))
-
-
-def _config(folder: Path, component: str) -> Mapping[str, Any]:
-    path = folder / component / "config.json"
-    values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return values if isinstance(values, dict) else {}

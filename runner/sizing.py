@@ -15,6 +15,7 @@ __all__ = ["component_bytes"]
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 FLOATS = {"F64", "F32", "F16", "BF16"}  # these take the manifest's dtype, the rest stay
+MAX_HEADER = 100_000_000  # what safetensors itself reads
 OWN_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 
 Tensors = Mapping[str, tuple[str, list[int]]]  # name → dtype and shape, as the header has them
@@ -39,7 +40,10 @@ def component_bytes(spec: ModelSpec, dtype: str) -> dict[str, int]:
     headers = {name: [header(file) for file in files] for name, files in read.items() if files}
     sizes = {name: sum(_bytes(header, dtype) for header in of) for name, of in headers.items()}
     if not sizes:
-        raise ModelError(f"{spec.id}: no safetensors, so its size is not known before it loads")
+        raise ModelError(
+            f"{spec.id}: no safetensors, so its size is not known before it loads; name a strategy "
+            f"instead of auto, and leave --devices out"
+        )
     return sizes
 
 
@@ -58,8 +62,12 @@ def _read_files(component: str, names: Iterable[str], variant: str | None) -> li
 
 
 def _local(path: Path) -> Tensors:
-    with path.open("rb") as file:
-        header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header: dict[str, Any] = json.loads(file.read(min(length, MAX_HEADER)))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}; download the model again") from None
     return {
         name: (tensor["dtype"], tensor["shape"])
         for name, tensor in header.items()

@@ -33,7 +33,7 @@ from runner.shard import open_shards
 from runner.sizing import component_bytes
 from runner.stop import Stop
 from runner.store import Store
-from runner.strategies import Asked
+from runner.strategies import Asked, Resolution
 from runner.world import Machine, World, set_device, this_machine
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "notices",
     "prepare",
     "recorded_in",
+    "settle",
     "tell",
     "tell_error",
 ]
@@ -177,7 +178,7 @@ def preflight(start: Start, world: World) -> Start:
         raise StrategyError("dtype float16 needs a GPU, and there is none; use float32 or bfloat16")
     folder = model.configs(start.manifest.model)
     check(start.plan, folder)
-    found = start.manifest.strategy.resolve(asked(start.plan, folder, world, device.type), world)
+    found = settle(start.plan, asked(start.plan, folder, world, device.type), world)
     for line in [found.choice, *found.remarks]:
         if line:
             print(f"runner: {line}", file=sys.stderr)
@@ -188,6 +189,18 @@ def preflight(start: Start, world: World) -> Start:
         manifest=start.manifest.model_copy(update=settled),
         choice=found.choice,
     )
+
+
+def settle(plan: Plan, job: Asked, world: World) -> Resolution:
+    """The manifest's strategy with nothing open. Raises StrategyError."""
+    found = plan.manifest.strategy.resolve(job, world)
+    strategy = found.strategy
+    if plan.manifest.on_out_of_memory == "offload" and (strategy.ranks > 1 or strategy.shares_node):
+        raise StrategyError(
+            f"on_out_of_memory: offload: with {strategy.kind} the parts of the model stay where "
+            f"they are; use tile"
+        )
+    return found
 
 
 def asked(

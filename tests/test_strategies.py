@@ -13,7 +13,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from runner.cli import main
-from runner.errors import ExitCode, ManifestError, StrategyError
+from runner.errors import ExitCode, ManifestError, ModelError, StrategyError
 from runner.manifest import load
 from runner.strategies import Asked, Strategy
 from runner.strategies.auto import choose
@@ -341,7 +341,14 @@ def test_what_a_backend_can_do_is_what_diffusers_says(name):
             dispatch._check_attention_backend_requirements(member)
 
 
-def test_all_backends_of_context_parallel_are_known():
+def test_all_backends_of_context_parallel_are_known_and_told():
+    table = (Path(__file__).parent.parent / "docs/strategies.md").read_text()
+    for name, able in BACKENDS.items():
+        row = next(line for line in table.splitlines() if f"`{name}`" in line and "| " in line)
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[1] == (", ".join(able.devices) or "all")
+        assert [cell.startswith("yes") for cell in cells[2:4]] == [able.float32, able.masks]
+        assert cells[5] == able.package.replace(">=", " ")
     from diffusers.models.attention_dispatch import _AttentionBackendRegistry
 
     assert set(BACKENDS) == set(get_args(Backend))
@@ -377,6 +384,33 @@ CUDA = {"device": None, "planned": Machine(2, 80 * GIB, "nvlink")}
 def test_attention_backends(flux, settings, given, words):
     on = {} if "device" in given else CUDA
     refused(words, f"{{kind: context_parallel, {settings}}}", flux, **on, **given)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "change"),
+    [
+        # Ring in float32 on GPUs: another dtype alone would meet native's lack of a log-sum-exp.
+        ("ring_degree: 2", CUDA, {"text": "ring_degree: 2, attention_backend: _native_cudnn",
+                                  "dtype": "bfloat16"}),
+        ("ring_degree: 2", CUDA, {"text": "ulysses_degree: 2"}),
+        # An odd image and an odd text: one of both alone would meet the other.
+        ("ulysses_degree: 2, ring_degree: 2",
+         {"world_size": 4, "parameters": {"height": 48, "max_sequence_length": 10}},
+         {"parameters": {"height": 64, "max_sequence_length": 8}}),
+    ],
+)  # fmt: skip
+def test_a_remedy_is_one(flux, text, given, change):
+    text, other = (f"{{kind: context_parallel, {t}}}" for t in (text, change.get("text", text)))
+    with pytest.raises(StrategyError):
+        resolve(text, flux, **given)
+    resolve(other, flux, **{**given, **{k: v for k, v in change.items() if k != "text"}})
+
+
+def test_an_odd_image_with_an_odd_text_are_changed_together(flux):
+    refused("use a height or width that is a multiple of 64 and a max_sequence_length that is a "
+            "multiple of 4", "{kind: context_parallel, ulysses_degree: 2, ring_degree: 2}", flux,
+            world_size=4, parameters={"height": 48, "width": 48,
+                                      "max_sequence_length": 10})  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -475,6 +509,26 @@ def test_pickled_weights_cannot_be_sliced(flux):
     copy = configs_with(flux, 4)
     (copy / "transformer" / "diffusion_pytorch_model.bin").write_bytes(b"")
     refused("pickled weights do not allow", "{kind: tensor_parallel, degree: 2}", copy)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("transformer/config.json", '{"num_layers":', "transformer/config.json: cannot be read"),
+        ("vae/config.json", "\\xff", "vae/config.json: cannot be read"),
+        (
+            "transformer/config.json",
+            '{"num_attention_heads": -4}',
+            "makes no FluxTransformer2DModel",
+        ),
+    ],
+)
+def test_broken_configs_are_named(configs, file, text, words):
+    folder = configs({})
+    (folder / file).write_text(text)
+    with pytest.raises(ModelError, match=words) as raised:
+        resolve("{kind: tensor_parallel, degree: 2}", folder)
+    assert str(raised.value).endswith("; download the model again")
 
 
 # --- device_map -------------------------------------------------------------------------------
@@ -625,6 +679,9 @@ def test_components_are_counted_from_headers(tmp_path, flux):
     file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(30))
     assert component_bytes(ModelSpec(id=str(variant), variant="fp16"), "float32")["vae"] == 60
     assert component_bytes(ModelSpec(id=str(variant)), "float32")["vae"] == real["vae"]
+    file.write_bytes(b"\xff" * 8)
+    with pytest.raises(ModelError, match="fp16.safetensors: cannot be read"):
+        component_bytes(ModelSpec(id=str(variant), variant="fp16"), "float32")
 
 
 # --- plan --devices ---------------------------------------------------------------------------
@@ -682,6 +739,19 @@ def test_a_planned_machine_is_checked_as_a_gpu_machine_would(planned):
     code, _, err = planned(memory, "--devices", "2x80GiB")
     assert "names GPU 1, a replica has 1 (numbered from 0); use fewer processes, or leave it" in err
     assert planned(memory, "--devices", "2x80GiB", "--world-size", "1")[0] == 0
+
+
+# Case 17.
+def test_a_model_in_parts_is_not_offloaded(planned):
+    for strategy in ({"kind": "tensor_parallel", "degree": 2}, {"kind": "device_map"}):
+        offload = ("--set", "on_out_of_memory=offload", "--world-size", "2")
+        code, _, err = planned(strategy, *offload)
+        assert code == 2
+        assert err == (
+            f"runner: on_out_of_memory: offload: with {strategy['kind']} the parts of the model "
+            "stay where they are; use tile\n"
+        )
+        assert planned(strategy, "--set", "on_out_of_memory=tile", "--world-size", "2")[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from runner.errors import StrategyError
 from runner.settings import Settings
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Asked",
     "AskedImage",
+    "Degree",
     "Layout",
     "Resolution",
     "Source",
@@ -24,6 +25,9 @@ __all__ = [
     "grouped",
     "one_of",
 ]
+
+
+Degree = Annotated[int, Field(ge=1, le=10_000)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,11 @@ class StrategyBase(Settings):
                 "(weights do not fit) or ulysses_degree alone (activations do not fit)"
             )
         return value
+
+    @property
+    def ranks(self) -> int:
+        """Of a replica."""
+        return 1
 
     @property
     def window(self) -> int:

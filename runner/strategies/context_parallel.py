@@ -5,13 +5,13 @@ around; both together are "unified": a ring of Ulysses groups.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from runner.errors import StrategyError
 from runner.strategies.backends import Backend, Needs, check_package, fault
-from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
+from runner.strategies.base import Asked, Degree, Layout, Resolution, Source, StrategyBase, grouped
 from runner.strategies.cpu_support import cpu_support
 from runner.strategies.data_parallel import load_whole
 from runner.strategies.facts import ModelFacts, takes_padded_heads
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["ContextParallel"]
-
-Degree = Annotated[int, Field(ge=1)]
 
 
 class ContextParallel(StrategyBase):

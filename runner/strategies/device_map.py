@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator
 
 from runner.errors import StrategyError
-from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
+from runner.strategies.base import Asked, Degree, Layout, Resolution, Source, StrategyBase, grouped
 from runner.strategies.facts import ModelFacts
 from runner.strategies.sizes import empty
 from runner.units import MAX_BYTES, bytes_in
@@ -62,7 +62,7 @@ class DeviceMap(StrategyBase):
     map: Annotated[Literal["balanced"], BeforeValidator(_map)] = "balanced"
     max_memory: dict[Device, Annotated[int | str, BeforeValidator(_memory)]] | None = None
     phases: bool = False
-    processes: Annotated[int, Field(ge=1)] = 1
+    processes: Degree = 1
 
     def layout(self, world: World) -> Layout:
         of = grouped(world, self.processes, f"processes {self.processes}")

@@ -70,7 +70,7 @@ def check_lengths(kind: str, ranks: int, asked: Asked, facts: ModelFacts) -> Non
     counts = lengths(asked, facts)
     for place, what, count in counts:
         if count % ranks:
-            shared = ContextParallel(ulysses_degree=ranks)
+            shared = ContextParallel().model_copy(update={"ulysses_degree": ranks})
             ways = (
                 []
                 if shared.fault(asked, facts, counts)

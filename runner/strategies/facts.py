@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ModelFacts", "divisors", "takes_padded_heads"]
+from runner.errors import ModelError
+
+__all__ = ["ModelFacts", "divisors", "read_config", "takes_padded_heads"]
 
 # How long the text is that a transformer sees, by its class: padded to max_sequence_length, which
 # has this default, or as long as the prompt, up to that.
@@ -40,13 +42,13 @@ class ModelFacts:
 
     @classmethod
     def read(cls, folder: Path) -> "ModelFacts":
-        index = _json(folder / "model_index.json")
+        index = read_config(folder / "model_index.json")
         denoiser = next((name for name in ("transformer", "unet") if index.get(name)), "")
-        config = _json(folder / denoiser / "config.json")
-        return cls(folder, index, denoiser, config, _json(folder / "vae" / "config.json"))
+        config = read_config(folder / denoiser / "config.json")
+        return cls(folder, index, denoiser, config, read_config(folder / "vae" / "config.json"))
 
     def config_of(self, component: str) -> dict[str, Any]:
-        return _json(self.folder / component / "config.json")
+        return read_config(self.folder / component / "config.json")
 
     @property
     def scheduler_config(self) -> dict[str, Any]:
@@ -75,7 +77,7 @@ class ModelFacts:
     @property
     def heads(self) -> int | None:
         heads = self.config.get("num_attention_heads")
-        return heads if isinstance(heads, int) else None
+        return heads if isinstance(heads, int) and heads > 0 else None
 
     @property
     def text_varies(self) -> bool:
@@ -103,7 +105,7 @@ class ModelFacts:
     @property
     def vae_factor(self) -> int:
         """Pixels a latent along one side."""
-        if "block_out_channels" in self.vae:
+        if self.vae.get("block_out_channels"):
             return int(2 ** (len(self.vae["block_out_channels"]) - 1))
         return int(2 ** len(self.vae.get("temperal_downsample", (1, 1, 1))))
 
@@ -142,7 +144,11 @@ class ModelFacts:
         import diffusers
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(self.folder / "tokenizer", local_files_only=True)
+        folder = self.folder / "tokenizer"
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{folder}: cannot be read: {str(error).splitlines()[0]}") from None
         parts = dict.fromkeys(("scheduler", "vae", "text_encoder", "transformer"))
         pipe = getattr(diffusers, self.pipeline_class)(tokenizer=tokenizer, **parts)
         lengths: list[int] = []
@@ -153,6 +159,10 @@ class ModelFacts:
         return lengths
 
 
-def _json(path: Path) -> dict[str, Any]:
-    values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+def read_config(path: Path) -> dict[str, Any]:
+    """A JSON object; nothing where there is no such file. Raises ModelError."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}; download the model again") from None
     return values if isinstance(values, dict) else {}

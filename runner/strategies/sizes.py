@@ -3,6 +3,7 @@
 import importlib
 from typing import Any
 
+from runner.errors import ModelError
 from runner.strategies.facts import ModelFacts, divisors
 
 __all__ = ["empty", "tensor_parallel_bytes", "tensor_parallel_degrees"]
@@ -44,13 +45,19 @@ def tensor_parallel_bytes(facts: ModelFacts, degree: int, dtype: str) -> int:
 
 
 def empty(facts: ModelFacts, name: str) -> Any:
-    """A component with shapes alone."""
+    """A component with shapes alone. Raises ModelError."""
     import torch
 
     library, class_name = facts.index[name]
     model_class = getattr(importlib.import_module(library), class_name)
     config = facts.config_of(name)
-    with torch.device("meta"):
-        if library == "diffusers":
-            return model_class.from_config(config)
-        return model_class(model_class.config_class.from_dict(config))
+    try:
+        with torch.device("meta"):
+            if library == "diffusers":
+                return model_class.from_config(config)
+            return model_class(model_class.config_class.from_dict(config))
+    except Exception as error:  # whatever a class makes of a config that is none of its own
+        raise ModelError(
+            f"{facts.folder / name / 'config.json'}: makes no {class_name}: {error}; download the "
+            f"model again"
+        ) from None

@@ -1,12 +1,19 @@
 """Tensor parallel: the ranks of a replica share the weight matrices of the transformer, by heads
 and columns. Each reads only its slices from disk; every other component is whole on each rank."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.errors import StrategyError
-from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped, one_of
+from runner.strategies.base import (
+    Asked,
+    Degree,
+    Layout,
+    Resolution,
+    Source,
+    StrategyBase,
+    grouped,
+    one_of,
+)
 from runner.strategies.cpu_support import cpu_support
 from runner.strategies.data_parallel import load_whole
 from runner.strategies.facts import ModelFacts
@@ -23,7 +30,11 @@ __all__ = ["TensorParallel"]
 
 class TensorParallel(StrategyBase):
     kind: Literal["tensor_parallel"] = "tensor_parallel"
-    degree: Annotated[int, Field(ge=1)]
+    degree: Degree
+
+    @property
+    def ranks(self) -> int:
+        return self.degree
 
     def layout(self, world: World) -> Layout:
         return grouped(world, self.degree, f"degree {self.degree}")
