@@ -220,6 +220,7 @@ def asked(
         component_bytes=lambda: component_bytes(spec, dtype),
         machine=lambda: machine or this_machine(world),
         planned=machine,
+        trusts_code=spec.trust_remote_code,
     )
 
 

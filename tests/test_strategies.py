@@ -51,6 +51,7 @@ def resolve(
         component_bytes=dict,
         machine=lambda: given.get("planned"),
         planned=given.get("planned"),
+        trusts_code=given.get("trusts_code", False),
     )
     return strategy(text).resolve(asked, World(world_size=world_size))
 
@@ -377,6 +378,9 @@ CUDA = {"device": None, "planned": Machine(2, 80 * GIB, "nvlink")}
         ("ring_degree: 2", {},
          "use dtype: bfloat16 with attention_backend: _native_cudnn or _native_flash or flash, or "
          "use ulysses_degree: 2 instead"),
+        ("ulysses_degree: 2, attention_backend: flash_hub", {"dtype": "bfloat16"},
+         "flash_hub is code from the hub, which runs only with model: {trust_remote_code: true}; "
+         "use attention_backend: native or"),
         ("ulysses_degree: 2, attention_backend: sage", {"device": "cuda", "dtype": "bfloat16"},
          "needs sageattention>=2.1.1, and it is not installed: pip install 'sageattention>=2.1.1'"),
     ],
@@ -421,7 +425,7 @@ def test_an_odd_image_with_an_odd_text_are_changed_together(flux):
 def test_backends_meet_a_mask_only_where_they_take_one(qwen, backend, fits):
     backend = "_flash_3_hub" if backend == "_3" else backend
     text = f"{{kind: context_parallel, ulysses_degree: 2, attention_backend: {backend}}}"
-    given = {**CUDA, "dtype": "bfloat16"}
+    given = {**CUDA, "dtype": "bfloat16", "trusts_code": True}
     resolve(text, qwen, **given)
     if fits:
         resolve(text, qwen, batch_size=2, **given)
@@ -739,6 +743,19 @@ def test_a_planned_machine_is_checked_as_a_gpu_machine_would(planned):
     code, _, err = planned(memory, "--devices", "2x80GiB")
     assert "names GPU 1, a replica has 1 (numbered from 0); use fewer processes, or leave it" in err
     assert planned(memory, "--devices", "2x80GiB", "--world-size", "1")[0] == 0
+
+
+def test_a_model_out_of_reach_is_planned_by_the_file_alone(manifest, capsys):
+    strategy = {"kind": "context_parallel", "ulysses_degree": 2}
+    path = manifest(model="nobody/no-model", strategy=strategy, prompts=["a", "b"])
+    assert main(["plan", str(path), "--world-size", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "2 replicas × 2 ranks = 4" in said
+    assert "parameters, sizes and strategy not checked: nobody/no-model: not in the cache" in said
+    assert main(["plan", str(path), "--world-size", "3"]) == 2
+    assert "does not divide 3; use 2 or 4 processes" in capsys.readouterr().err
+    assert main(["plan", str(path), "--devices", "2x80GiB"]) == 2
+    assert capsys.readouterr().err.startswith("runner: nobody/no-model: not in the cache")
 
 
 # Case 17.

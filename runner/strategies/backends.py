@@ -54,6 +54,7 @@ class Needs(NamedTuple):
     dtype: str
     ring: bool
     masks: bool
+    trusts_code: bool
 
 
 def fault(name: Backend, needs: Needs) -> str:
@@ -64,6 +65,8 @@ def fault(name: Backend, needs: Needs) -> str:
         return "" if name == "native" else "needs a GPU, and there is none"
     if needs.device is not None and able.devices and needs.device not in able.devices:
         return f"does not run on {needs.device}"
+    if name.endswith("_hub") and not needs.trusts_code:
+        return "is code from the hub, which runs only with model: {trust_remote_code: true}"
     if needs.dtype == "float32" and not able.float32:
         return "takes no float32"
     if needs.masks and not able.masks:

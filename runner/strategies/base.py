@@ -103,6 +103,7 @@ class Asked:
     component_bytes: Callable[[], Mapping[str, int]]  # of the weights, in the dtype
     machine: Callable[[], Machine | None]  # that will do the work; None without accelerators
     planned: Machine | None = None  # another machine, which will do the work
+    trusts_code: bool = False  # the manifest lets code from the hub run
 
     @property
     def target(self) -> str | None:

@@ -98,7 +98,8 @@ class ContextParallel(StrategyBase):
         """What is wrong with it for this model and these images, or nothing."""
         masks, is_ring = facts.has_mask(asked.batch_size), self.ring_degree > 1
         backend = self.attention_backend or "native"
-        wrong = fault(backend, Needs(asked.target, asked.dtype, is_ring, masks))
+        needs = Needs(asked.target, asked.dtype, is_ring, masks, asked.trusts_code)
+        wrong = fault(backend, needs)
         if wrong:
             return f"strategy: attention_backend {backend} {wrong}"
         if not self.takes(facts.heads):
