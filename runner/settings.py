@@ -133,8 +133,9 @@ def _kind(model: type[BaseModel], loc: Sequence[int | str], fault: Mapping[str, 
     kinds = {str(m.model_fields["kind"].default): m for m in _models_at(model, loc)}
     if fault["type"] == "union_tag_not_found":
         keys = set(value) if isinstance(value, dict) else set()
+        named = [name for name in kinds if name in keys]
         able = [name for name, inner in kinds.items() if keys <= set(inner.model_fields)]
-        return f"must name its kind, as in {{kind: {(able or list(kinds))[0]}, …}}"
+        return f"must name its kind, as in {{kind: {[*named, *able, *kinds][0]}, …}}"
     tag = "nothing" if value == {"kind": None} else str(fault["ctx"]["tag"])
     near = nearest(tag, {name: name for name in kinds})
     return f"{tag[:60]}: must be one of {', '.join(kinds)}{near}"

@@ -467,6 +467,7 @@ def test_only_what_is_proved_goes_without_a_remark(flux):
         ("{kind: device_map, max_memory: {disk: 1GB}}", 'as in "0", or cpu'),
         ("tensorparallel", "tensorparallel: must be one of data_parallel, device_map, "
          "context_parallel, tensor_parallel, xdit, para_attn, auto; did you mean tensor_parallel?"),
+        ("{tensor_parallel: {degree: 2}}", "must name its kind, as in {kind: tensor_parallel, …}"),
         ("{kind: foo}", "strategy: foo: must be one of data_parallel"),
         ("{ulysses_degree: 2}", "must name its kind, as in {kind: context_parallel, …}"),
         ("{kind: context_parallel, attention_backend: native}",
