@@ -341,6 +341,6 @@ def test_a_refusal_is_one_line_on_all_ranks_together(ranks, models, tmp_path):
     said = [line for line in ended.words.splitlines() if line.startswith("runner: ")]
     assert said == [
         "runner: strategy: degree 3 does not divide the 4 attention heads of "
-        "FluxTransformer2DModel; use one of 1, 2, 4"
+        "FluxTransformer2DModel; use one of 1, 2, 4; of these 3 processes take 1"
     ]
     assert "Traceback" not in ended.words
