@@ -214,6 +214,10 @@ def test_a_degree_that_no_model_takes_is_refused_before_the_world_size(flux):
         refused(f"{name} 3 does not divide the 4 attention heads of FluxTransformer2DModel; use "
                 "one of 1, 2, 4; of these 2 processes take 1, 2",
                 f"{{kind: {kind}, {name}: 3}}", flux, world_size=2)  # fmt: skip
+    for kind in ("xdit", "para_attn"):
+        refused("ulysses_degree 3 does not divide the 4 attention heads of FluxTransformer2DModel; "
+                "use one of 1, 2, 4", f"{{kind: {kind}, ulysses_degree: 3}}", flux,
+                world_size=2)  # fmt: skip
 
 
 def test_heads_that_do_not_divide_take_the_anything_variant(configs):
@@ -472,6 +476,7 @@ def test_only_what_is_proved_goes_without_a_remark(flux):
         ("{ulysses_degree: 2}", "must name its kind, as in {kind: context_parallel, …}"),
         ("{kind: context_parallel, attention_backend: native}",
          "attention_backend goes with a degree over 1; leave it out"),
+        ("{kind: xdit, attention_backend: cudnn}", "attention_backend goes with a degree over 1"),
         ("{kind: context_parallel, ulysses_degree: 2, attention_backend: flsh}",
          "did you mean flash?"),
     ],

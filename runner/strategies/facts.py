@@ -52,7 +52,7 @@ class ModelFacts:
 
     @property
     def scheduler_config(self) -> dict[str, Any]:
-        return _json(self.folder / "scheduler" / "scheduler_config.json")
+        return read_config(self.folder / "scheduler" / "scheduler_config.json")
 
     @property
     def networks(self) -> list[str]:

@@ -11,9 +11,9 @@ import importlib.util
 import logging
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from runner.errors import StrategyError
 from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
@@ -78,6 +78,12 @@ class XDit(StrategyBase):
     warmup_steps: Annotated[int, Field(ge=1)] = 1
     attention_backend: Backend | None = None  # xfuser's choice: the fastest that is installed
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.attention_backend and self.ranks == 1:
+            raise ValueError("attention_backend goes with a degree over 1; leave it out")
+        return self
+
     @property
     def sequence_ranks(self) -> int:
         """The ranks that share the tokens of an image."""
@@ -97,8 +103,8 @@ class XDit(StrategyBase):
         return grouped(world, self.ranks, f"{factors} = {self.ranks}", leader=self.ranks - 1)
 
     def resolve(self, asked: Asked, world: World) -> Resolution:
-        self.layout(world)
         if self.ranks == 1:
+            self.layout(world)
             return Resolution(self)
         facts = ModelFacts.read(asked.folder)
         supported = self._check_model(asked, facts)
@@ -116,6 +122,7 @@ class XDit(StrategyBase):
             )
         self._check_images(asked, facts, supported)
         check_lengths("xdit", self.sequence_ranks, asked, facts)
+        self.layout(world)
         self._check_device(asked)
         lines = check_package("xdit", XFUSER, asked)
         if asked.device is not None:
