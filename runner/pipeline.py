@@ -67,6 +67,9 @@ class Renderer(Protocol):
     def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
         """Batches that will be rendered next."""
 
+    def tries(self, tasks: Sequence[Task]) -> bool:
+        """Make a batch and drop it: whether it could be made whole."""
+
     def render(
         self, tasks: Sequence[Task], degraded: Sequence[str] = ()
     ) -> Iterator[Image | Failure]:
@@ -100,6 +103,15 @@ class Pipeline:
         self.about = {"strategy": kind, "device": device.type, "dtype": dtype}
         accepted = inspect.signature(pipe.__call__).parameters
         self._has_callback = "callback_on_step_end" in accepted
+
+    def tries(self, tasks: Sequence[Task]) -> bool:
+        """Make a batch and drop it: whether it could be made whole."""
+        attempt = self._attempt(tasks, ())
+        while True:
+            try:
+                next(attempt)
+            except StopIteration as end:
+                return end.value is None
 
     def render(
         self, tasks: Sequence[Task], degraded: Sequence[str] = ()

@@ -7,7 +7,7 @@ import dataclasses
 import json
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pydantic_core
@@ -59,6 +59,7 @@ class Launch:
     strategy: str = ""
     started: float = 0.0  # seconds since 1970
     choice: str = ""  # what `auto` chose and why
+    batch_sizes: dict[str, int] = field(default_factory=dict)  # that `auto` found
     seconds: float | None = None  # to its end; unknown where it was killed
 
     def made(self, done: Done) -> bool:

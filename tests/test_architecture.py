@@ -36,7 +36,7 @@ ROWS = (
     ("encoders",),
     ("rescue",),
     ("pipeline",),
-    ("resume", "report", "disk", "writer", "progress", "fake"),
+    ("resume", "report", "disk", "writer", "progress", "fake", "probe"),
     ("start",),
     ("selfcheck",),
     ("work",),

@@ -14,6 +14,7 @@ from conftest import FAST, lines, pixels, stamps, summary
 from jobs import wait_for
 from PIL import Image
 
+from runner import probe
 from runner.errors import (
     ExitCode,
     FolderError,
@@ -22,7 +23,7 @@ from runner.errors import (
     ModelError,
     StrategyError,
 )
-from runner.manifest import load
+from runner.manifest import load, parse
 from runner.pipeline import Pipeline
 from runner.run import run
 from runner.start import Job
@@ -373,6 +374,38 @@ def test_batches_do_not_move_the_picture(bench: Bench) -> None:
             size,
             len(PROMPTS) % size,
         }
+
+
+def test_found_once_recorded_and_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def found(renderer: Any, tasks: Any, replicas: int, stop: Stop) -> dict[str, int]:
+        asked.append(len([*tasks]))
+        return {"default": 3}
+
+    monkeypatch.setattr(probe, "probe", found)
+    bench.values["batch_size"] = "auto"
+    bench.values["prompts"] = [f"cat {number}" for number in range(7)]
+    bench.run(limit=4)
+    assert asked == [7]
+    recorded = parse(bench.output / "manifest.yaml")[0]
+    assert (recorded.batch_size, recorded.batch_sizes) == ("auto", {"default": 3})
+    assert summary(bench.output)["launch"]["batch_sizes"] == {"default": 3}
+    bench.run()
+    bench.run(shard=(1, 2))
+    assert asked == [7]
+    sizes = [line["batch_size"] for line in lines(bench.output / "metadata.jsonl")]
+    assert sizes == [3, 3, 3, 3, 3, 3, 1]
+
+
+def test_a_part_of_the_plan_is_cut_from_the_batches_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "probe", lambda *_: {"default": 2})
+    bench.values["batch_size"] = "auto"
+    bench.values["prompts"] = [f"cat {number}" for number in range(6)]
+    bench.run(shard=(2, 2))
+    assert [path.stem for path in sorted(bench.output.glob("*.png"))] == ["000002", "000003"]
 
 
 def test_limit_and_shard_make_their_part(bench: Bench) -> None:
