@@ -154,7 +154,7 @@ class Resolved(Settings):
     revision: Text | None
     versions: dict[str, str]
     strategy: Strategy
-    batch_sizes: BatchSizes
+    batch_sizes: BatchSizes = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
