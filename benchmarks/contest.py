@@ -14,11 +14,16 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
+BASELINES = str(HERE / "baselines.py")
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "white", "black")
 SHAPES = ("circle", "square", "triangle", "star", "heart")
 REPEATED = 0.3
 
 Item = dict[str, Any]
+
+
+class ProgramError(Exception):
+    """A program failed; its last words."""
 
 
 @dataclass
@@ -61,17 +66,27 @@ def write_manifest(path: Path, model: str, job: Sequence[Item], **values: Any) -
     path.write_text(json.dumps({"model": model, "seed": 0, **values, "prompts": prompts}))
 
 
-def measure(program: Sequence[str], images: int, folder: Path, processes: int) -> Measured:
-    """Run a program under torchrun with one thread a process. Raises SystemExit where it fails."""
+def measure(
+    program: Sequence[str],
+    images: int,
+    folder: Path,
+    processes: int,
+    timeout_s: float | None = None,
+) -> Measured:
+    """Run a program under torchrun with one thread a process. Raises ProgramError."""
     folder.mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={processes}", str(HERE / "meter.py"), str(folder), *program]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     launched = time.time()
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    given: dict[str, Any] = {"capture_output": True, "text": True, "env": env, "check": False}
+    try:
+        done = subprocess.run(command, timeout=timeout_s, **given)
+    except subprocess.TimeoutExpired:
+        raise ProgramError(f"{' '.join(program)}: no time left") from None
     wall_s = time.time() - launched
     if done.returncode:
-        raise SystemExit(f"{' '.join(program)} failed:\n{done.stderr[-3000:]}")
+        raise ProgramError(f"{' '.join(program)} failed:\n{done.stderr[-3000:]}")
     ranks = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     first = min(rank["calls"][0][0] for rank in ranks if rank["calls"])
     work_s = max(rank["ended"] for rank in ranks) - first

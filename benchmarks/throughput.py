@@ -17,11 +17,22 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from contest import HEAD, ROOT, Item, Measured, items, measure, medians, row, write_manifest
+from contest import (
+    BASELINES,
+    HEAD,
+    ROOT,
+    Item,
+    Measured,
+    ProgramError,
+    items,
+    measure,
+    medians,
+    row,
+    write_manifest,
+)
 
 from runner import demo
 
-BASELINES = str(Path(__file__).with_name("baselines.py"))
 FLOORS = (8, 16, 32)
 TARGETS = {"(a) Accelerate, one by one": 1.5, "(b) Accelerate, batches of 4": 1.1}
 
@@ -43,7 +54,7 @@ class Contest:
         made = self._measure(["runner", str(self.manifest), "--output", str(out)])
         summary = json.loads((out / "summary.json").read_text())
         if summary["outcome"] != "complete":
-            raise SystemExit(f"the runner ended {summary['outcome']}")
+            raise ProgramError(f"the runner ended {summary['outcome']}")
         self.sizes = summary["launch"]["batch_sizes"]
         return made
 
@@ -70,7 +81,7 @@ class Contest:
             [BASELINES, kind, str(demo.MODEL_DIR), str(self.json), str(out), *more]
         )
         if kind != "bare" and len([*out.glob("*.png")]) != len(self.job):
-            raise SystemExit(f"{kind}: images are missing")
+            raise ProgramError(f"{kind}: images are missing")
         return made
 
     def _out(self) -> Path:
@@ -97,6 +108,8 @@ def main() -> None:
     home = Path(tempfile.mkdtemp())
     try:
         found = contend(Contest(home, job, options.processes, size), options.runs)
+    except ProgramError as error:
+        raise SystemExit(str(error)) from None
     finally:
         shutil.rmtree(home)
     options.json.parent.mkdir(exist_ok=True)

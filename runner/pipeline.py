@@ -26,6 +26,7 @@ from runner.replica import Replica
 from runner.rescue import Ladder, free_memory, is_known_to_overflow, vae_in_float32
 from runner.stop import Stop
 from runner.strategies import StrategyBase
+from runner.truncation import Truncation
 from runner.world import World
 
 __all__ = ["DroppedError", "Failure", "Image", "Pipeline", "Renderer", "load"]
@@ -106,6 +107,7 @@ class Pipeline:
         self.has_images = replica is None or replica.layout.is_leader
         self.about = {"strategy": kind, "device": device.type, "dtype": dtype}
         accepted = inspect.signature(pipe.__call__).parameters
+        self.truncation = Truncation(pipe)
         self._has_callback = "callback_on_step_end" in accepted
 
     def tries(self, tasks: Sequence[Task]) -> bool:
@@ -200,8 +202,9 @@ class Pipeline:
             seconds = round((time.perf_counter() - start) / len(tasks), 4)
             steps = [*degraded, *self.ladder.taken]
             how = {"batch_size": len(tasks), "degraded": steps, "seconds": seconds}
-            for task, image, is_finite, is_unsafe in zip(
-                tasks, pixels, finite, self._unsafe, strict=True
+            cut = self.truncation.take(len(tasks))
+            for task, image, is_finite, is_unsafe, truncated in zip(
+                tasks, pixels, finite, self._unsafe, cut, strict=True
             ):
                 if not is_finite:
                     yield Failure(task, "non-finite", "the image has values that are not finite")
@@ -210,6 +213,8 @@ class Pipeline:
                 made = {"width": width, "height": height, **self.about, **how}
                 if is_unsafe or not image[..., :3].any():
                     made["flagged"] = "safety checker" if is_unsafe else "black"
+                if truncated:
+                    made["truncated"] = truncated
                 yield Image(task, image, made)
             return None
         free_memory()

@@ -165,5 +165,6 @@ def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
     is_over = account.gave_up or (most is not None and counts.failed >= most)
     outcome = report.outcome(counts, gave_up=is_over)
     summary = report.write_summary(folder, outcome, counts, launch, account)
-    print(f"runner: {report.sentence(summary, folder)}", file=sys.stderr, flush=True)
+    for line in filter(None, (report.truncation_notice(counts), report.sentence(summary, folder))):
+        print(f"runner: {line}", file=sys.stderr, flush=True)
     return report.exit_code(outcome)

@@ -33,7 +33,7 @@ ROWS = (
     ("journal",),
     ("folder",),
     ("lock",),
-    ("encoders",),
+    ("encoders", "truncation"),
     ("rescue",),
     ("pipeline",),
     ("resume", "report", "disk", "writer", "progress", "fake", "probe"),

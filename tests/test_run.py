@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from conftest import FAST, lines, pixels, stamps, summary
 from jobs import wait_for
 from PIL import Image
 
+import runner.images
 from runner import probe
 from runner.errors import (
     ExitCode,
@@ -408,6 +410,22 @@ def test_a_part_of_the_plan_is_cut_from_the_batches_found(
     assert [path.stem for path in sorted(bench.output.glob("*.png"))] == ["000002", "000003"]
 
 
+# Case 39: told once, with the images; the record says which words were dropped.
+def test_texts_that_a_tokenizer_cuts(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
+    bench.values["batch_size"] = 2
+    short, long = "a red fox in the snow", "a cat on a hill " * 4 + "under the moon " * 2
+    bench.values["prompts"] = [short, long]
+    bench.values["parameters"] = {**FAST, "max_sequence_length": 18}
+    assert bench.run() is ExitCode.COMPLETE
+    told = [line for line in capfd.readouterr().err.splitlines() if "cut" in line]
+    assert len(told) == 1
+    assert "of 1 images: 1;" in told[0]
+    fox, cat = lines(bench.output / "metadata.jsonl")
+    assert "truncated" not in fox
+    # CLIP's 77 tokens hold all of it; T5 gets 17 words and the end.
+    assert cat["truncated"] == {"tokenizer_2": "on a hill under the moon under the moon"}
+
+
 def test_limit_and_shard_make_their_part(bench: Bench) -> None:
     assert bench.run(limit=2) is ExitCode.COMPLETE
     assert sorted(pixels(bench.output)) == ["000000.png", "000001.png"]
@@ -627,6 +645,31 @@ def test_a_lost_image_is_not_complete(bench: Bench, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(images, "commit", forget)
     assert bench.run() is ExitCode.INCOMPLETE
     assert summary(bench.output)["missing"] == 1
+
+
+# Case 68: encoding waits here until the next batch has begun.
+def test_the_next_batch_does_not_wait_for_the_writer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    second = threading.Event()
+    make, encode = Pipeline.images, runner.images.encode
+
+    def images(self: Pipeline, tasks: Any) -> Any:
+        calls.append(tasks[0].index)
+        if len(calls) == 2:
+            second.set()
+        return make(self, tasks)
+
+    def patient(*arguments: Any) -> bytes:
+        if not second.wait(60):
+            raise TimeoutError("the second batch waits for the first to be written")
+        return encode(*arguments)
+
+    monkeypatch.setattr(Pipeline, "images", images)
+    monkeypatch.setattr(runner.images, "encode", patient)
+    bench.values["prompts"] = PROMPTS[:2]
+    assert bench.run() is ExitCode.COMPLETE
 
 
 # Case 68: an error of the writer fails that image.
