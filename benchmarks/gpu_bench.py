@@ -109,7 +109,7 @@ def programs(home: Path, model: Path, dtype: str, *, dry: bool) -> dict[str, Pro
         "bare loop, batches of 4": bare,
         "bare loop, one by one": script("bare"),
         "runner, batch_size 4": runner("4"),
-        "runner, batch_size auto": runner("auto"),
+        "runner, auto with its trials": runner("auto"),
         "(a) Accelerate, one by one": script("one"),
         "(b) Accelerate, batches of 4": script("four"),
         "bare, first-block cache": [*bare, *cached],

@@ -181,6 +181,7 @@ class Pipeline:
         """
         start = time.perf_counter()
         failure = None
+        self.truncation.clear()
         try:
             images = self.images(tasks)
             if self.has_images:
@@ -202,9 +203,8 @@ class Pipeline:
             seconds = round((time.perf_counter() - start) / len(tasks), 4)
             steps = [*degraded, *self.ladder.taken]
             how = {"batch_size": len(tasks), "degraded": steps, "seconds": seconds}
-            cut = self.truncation.take(len(tasks))
-            for task, image, is_finite, is_unsafe, truncated in zip(
-                tasks, pixels, finite, self._unsafe, cut, strict=True
+            for row, (task, image, is_finite, is_unsafe) in enumerate(
+                zip(tasks, pixels, finite, self._unsafe, strict=True)
             ):
                 if not is_finite:
                     yield Failure(task, "non-finite", "the image has values that are not finite")
@@ -213,7 +213,7 @@ class Pipeline:
                 made = {"width": width, "height": height, **self.about, **how}
                 if is_unsafe or not image[..., :3].any():
                     made["flagged"] = "safety checker" if is_unsafe else "black"
-                if truncated:
+                if truncated := self.truncation.of(row):
                     made["truncated"] = truncated
                 yield Image(task, image, made)
             return None

@@ -20,7 +20,7 @@ STEPS = 4  # of a trial, at most: enough to tell what a step costs beside the de
 GAIN = 1.05  # in images per second, below which a larger batch is not worth its memory
 LARGEST = 32
 ALIKE = 0.8  # of the pixels of a size that was tried
-BATCHES_A_REPLICA = 4  # at least, so that the replicas end at about the same time
+BATCHES_A_REPLICA = 8  # at least, so that the replicas end at about the same time
 SHORT_S = 0.5  # trials shorter than this are repeated
 REPEATS = 3
 

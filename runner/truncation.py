@@ -22,11 +22,13 @@ class Truncation:
             if name.startswith("tokenizer") and callable(component):
                 object.__setattr__(pipe, name, _Watched(component, self._note_of(name)))
 
-    def take(self, rows: int) -> list[dict[str, str]]:
-        """Tokenizer → the words that it cut off, for each row of the batch since the last call."""
-        cut = [self._cut.get(row, {}) for row in range(rows)]
+    def clear(self) -> None:
+        """A new batch begins."""
         self._cut.clear()
-        return cut
+
+    def of(self, row: int) -> dict[str, str]:
+        """Tokenizer → the words that it cut off, for a row of the batch."""
+        return self._cut.get(row, {})
 
     def _note_of(self, name: str) -> Callable[[int, str], None]:
         def note(row: int, words: str) -> None:
