@@ -1,11 +1,10 @@
 """`batch_size: auto` → how many images of a size are best made at once, found by trying.
 
-Sizes are tried from the largest image down, and doubled while that makes more images per second
-and finds memory. One that is about as large as a size already tried takes the same.
+Sizes are tried from the largest image down. The batch is doubled until there is no memory, or two
+doublings made no more images per second. A size of about as many pixels takes the same.
 """
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Iterable
 
@@ -19,6 +18,7 @@ __all__ = ["probe"]
 STEPS = 4  # of a trial, at most: enough to tell what a step costs beside the decoder
 GAIN = 1.05  # in images per second, below which a larger batch is not worth its memory
 LARGEST = 32
+PATIENCE = 2  # doublings that may gain nothing: one may have been measured badly
 ALIKE = 0.8  # of the pixels of a size that was tried
 BATCHES_A_REPLICA = 8  # at least, so that the replicas end at about the same time
 SHORT_S = 0.5  # trials shorter than this are repeated
@@ -76,12 +76,14 @@ def _short(task: Task) -> Task:
 def _best(renderer: Renderer, task: Task, most: int, stop: Stop) -> int:
     if most < 2 or not renderer.tries([task]):  # the first call prepares what later ones reuse
         return 1
-    best, rate = 1, _rate(renderer, task, 1, stop)
-    for size in itertools.takewhile(lambda size: size <= most, (2**n for n in itertools.count(1))):
-        next_rate = _rate(renderer, task, size, stop)
-        if next_rate < GAIN * rate:
+    best, best_rate, size = 1, _rate(renderer, task, 1, stop), 2
+    while size <= min(most, best * 2**PATIENCE):
+        rate = _rate(renderer, task, size, stop)
+        if not rate:
             break
-        best, rate = size, next_rate
+        if rate >= GAIN * best_rate:
+            best, best_rate = size, rate
+        size *= 2
     return best
 
 

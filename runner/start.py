@@ -97,15 +97,7 @@ def prepare(
     folder.prepare()
     lock.acquire()
     folder.stop_file(job.shard).unlink(missing_ok=True)  # a new launch means: go on
-    with guard(folder.locks / "guard"):  # sibling shards: the first settles what is open for all
-        recorded = recorded_in(folder)
-        resolved = decide(job.loaded.manifest, recorded)
-        spec = job.loaded.manifest.model.model_copy(update={"revision": resolved.revision})
-        resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
-        start = _start(job, resolved, lock.launch)
-        if recorded is None:
-            _record(folder, start)
-
+    start, recorded = _settle(job, folder, lock.launch)
     record = merge(folder.journals, len(start.plan))
     _refuse_new_folders(folder, start.manifest, recorded, bool(record.done))
     live = live_launches(folder) - {lock.launch}
@@ -146,6 +138,20 @@ def prepare(
         finished=found.finished,
         deaths=deaths,
     )
+
+
+def _settle(job: Job, folder: OutputFolder, launch: str) -> tuple[Start, Manifest | None]:
+    """The plan with its seed and revision, and what an earlier run recorded. Of sibling shards the
+    first settles what is open for all."""
+    with guard(folder.locks / "guard"):
+        recorded = recorded_in(folder)
+        resolved = decide(job.loaded.manifest, recorded)
+        spec = job.loaded.manifest.model.model_copy(update={"revision": resolved.revision})
+        resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
+        start = _start(job, resolved, launch)
+        if recorded is None:
+            _record(folder, start)
+    return start, recorded
 
 
 def _record(folder: OutputFolder, start: Start) -> None:
