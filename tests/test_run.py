@@ -1,5 +1,6 @@
 """Whole runs of one process with a tiny real model: resume, changes, failures, reports."""
 
+import gc
 import os
 import shutil
 import threading
@@ -16,7 +17,8 @@ from jobs import wait_for
 from PIL import Image
 
 import runner.images
-from runner import probe
+from runner import pipeline, probe
+from runner.cli import main
 from runner.errors import (
     ExitCode,
     FolderError,
@@ -408,6 +410,32 @@ def test_a_part_of_the_plan_is_cut_from_the_batches_found(
     bench.values["prompts"] = [f"cat {number}" for number in range(6)]
     bench.run(shard=(2, 2))
     assert [path.stem for path in sorted(bench.output.glob("*.png"))] == ["000002", "000003"]
+
+
+def test_the_collector_is_off_while_models_load_and_on_after(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    load_weights = pipeline.ModelSource.pipeline
+
+    def watched(self: Any, **arguments: Any) -> Any:
+        seen.append(gc.isenabled())
+        return load_weights(self, **arguments)
+
+    def images(self: Pipeline, tasks: Any) -> Any:
+        seen.append(gc.isenabled())
+        raise ValueError
+
+    monkeypatch.setattr(pipeline.ModelSource, "pipeline", watched)
+    monkeypatch.setattr(Pipeline, "images", images)
+    path = bench.write(**{**bench.values, "prompts": ["a cat"]})
+    try:
+        assert main(["run", str(path), "--output", str(bench.output)]) == 3
+        assert seen == [False, True]
+        assert main(["run", "none.yaml"]) == 2
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
 
 
 # Case 39: told once, with the images; the record says which words were dropped.
