@@ -426,6 +426,7 @@ def test_the_collector_is_off_while_models_load_and_on_after(
         seen.append(gc.isenabled())
         raise ValueError
 
+    monkeypatch.setattr(Stop, "install", lambda self: None)  # signals stay pytest's
     monkeypatch.setattr(pipeline.ModelSource, "pipeline", watched)
     monkeypatch.setattr(Pipeline, "images", images)
     path = bench.write(**{**bench.values, "prompts": ["a cat"]})
