@@ -40,7 +40,7 @@ def compare(plan: Plan, machine: Machine) -> dict[str, Any]:
     manifest = plan.manifest
     facts = ModelFacts.read(model.configs(manifest.model))
     sizes = component_bytes(manifest.model, manifest.dtype)
-    work = Work.of(facts, manifest.dtype, sizes, manifest.batch_size, plan.tasks())
+    work = Work.of(facts, manifest.dtype, sizes, manifest.largest_batch, plan.tasks())
     try:
         strategy, why = choose(work, machine)
         choice = f"{strategy.kind}, since {why}"

@@ -95,11 +95,21 @@ class OutputSpec(Settings):
     png_level: Annotated[int, Field(ge=0, le=9)] = 1  # 1 is several times faster than 6
 
 
+# `1024x768` (width × height), or `default`: the pipeline's own → images of one call.
+BatchSizes = dict[
+    Annotated[str, Field(pattern=r"^([1-9]\d*x[1-9]\d*|default)$")], Annotated[int, Field(ge=1)]
+]
+
+
 class SeedSpec(Settings):
     """Image i gets start + i, or every image the fixed seed."""
 
     start: Seed | None = None
     fixed: Seed | None = None
+
+
+def _batch_form(value: Any) -> str:
+    return "<auto>" if value == "auto" else "<number>"
 
 
 def _prompts_form(value: Any) -> str:
@@ -112,7 +122,11 @@ class Manifest(Settings):
     strategy: Annotated[Strategy, _lift("kind")] = DataParallel()
     output: Annotated[OutputSpec, _lift("dir")] = OutputSpec()
     seed: Annotated[SeedSpec, _lift("start"), AfterValidator(_one_seed)] | None = None
-    batch_size: Annotated[int, Field(ge=1)] = 1
+    batch_size: Annotated[
+        Annotated[int, Tag("<number>"), Field(ge=1)] | Annotated[Literal["auto"], Tag("<auto>")],
+        Discriminator(_batch_form),
+    ] = 1
+    batch_sizes: BatchSizes = Field(default_factory=dict)  # as run: what `auto` found, by size
     max_failures: Annotated[int, Field(ge=1)] | None = None
     stop_grace_s: Annotated[float, Field(gt=0)] = 20.0
     on_out_of_memory: Literal["fail", "tile", "offload"] = "fail"
@@ -125,6 +139,13 @@ class Manifest(Settings):
     ]
     versions: dict[str, str] = Field(default_factory=dict)  # as run: recorded, never read
 
+    @property
+    def largest_batch(self) -> int:
+        """The most images of one pipeline call; 1 while `auto` is open."""
+        if self.batch_size == "auto":
+            return max(self.batch_sizes.values(), default=1)
+        return self.batch_size
+
 
 class Resolved(Settings):
     """What rank 0 fills in where the manifest leaves it open; the same for all ranks."""
@@ -133,6 +154,7 @@ class Resolved(Settings):
     revision: Text | None
     versions: dict[str, str]
     strategy: Strategy
+    batch_sizes: BatchSizes = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,16 +244,18 @@ def _read(path: Path) -> str:
 def decide(manifest: Manifest, recorded: Manifest | None) -> Resolved:
     """What the manifest leaves open, first from the run that began the folder. A revision that is
     open still is for `model.resolve`."""
-    seed, revision = manifest.seed, manifest.model.revision
+    seed, revision, sizes = manifest.seed, manifest.model.revision, manifest.batch_sizes
     if recorded is not None:
         seed = seed or recorded.seed
         if recorded.model.id == manifest.model.id:
             revision = revision or recorded.model.revision
+            sizes = sizes or recorded.batch_sizes
     return Resolved(
         seed=seed or SeedSpec(start=secrets.randbelow(FIRST_SEEDS)),
         revision=revision,
         versions=versions(),
         strategy=manifest.strategy,
+        batch_sizes=sizes if manifest.batch_size == "auto" else {},
     )
 
 
@@ -248,6 +272,7 @@ def fill(manifest: Manifest, resolved: Resolved) -> Manifest:
             "parameters": parameters,
             "versions": resolved.versions,
             "strategy": resolved.strategy,
+            "batch_sizes": resolved.batch_sizes,
         }
     )
 

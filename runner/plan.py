@@ -18,7 +18,16 @@ from runner.errors import ManifestError, Problem
 from runner.manifest import Manifest
 from runner.prompts import MAX_SEED, PromptItem, is_text, settings_of
 
-__all__ = ["Fingerprints", "Plan", "Task", "canonical", "is_text"]
+__all__ = [
+    "Fingerprints",
+    "Plan",
+    "Task",
+    "batch_limit",
+    "canonical",
+    "is_text",
+    "pixels_of",
+    "size_name",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     return value
+
+
+def size_name(parameters: Mapping[str, Any]) -> str:
+    """`1024x768`, width × height; `default` where the pipeline's own counts."""
+    width, height = parameters.get("width"), parameters.get("height")
+    return f"{width}x{height}" if width and height else "default"
+
+
+def pixels_of(name: str) -> float:
+    """The pixels of a size by its name; the pipeline's own may be the largest."""
+    width, _, height = name.partition("x")
+    return int(width) * int(height) if height else float("inf")
+
+
+def batch_limit(sizes: Mapping[str, int], name: str) -> int:
+    """The images of a batch as `batch_size: auto` found them: a size that was not tried takes what
+    the next larger one takes, which needs no less memory; 1 where there is none."""
+    if name in sizes:
+        return sizes[name]
+    larger = [other for other in sizes if pixels_of(other) >= pixels_of(name)]
+    return sizes[min(larger, key=pixels_of)] if larger else 1
 
 
 class Plan:
@@ -74,15 +104,16 @@ class Plan:
 
     def _expand(self) -> None:
         """One pass over the prompts: where their images begin, seeds in range, batches."""
-        batches = _BatchBuilder(self.manifest.batch_size)
+        batches = _BatchBuilder(self.manifest.largest_batch)
+        default_most = self._most(self._defaults)
         firsts, total, most = array("Q"), 0, 1
         default_key = _batch_key(self._defaults)
         for place, (seed, own) in enumerate(settings_of(self.prompts)):
             parameters, count = self._defaults, self._default_count
-            key = default_key
+            key, limit = default_key, default_most
             if own:
                 parameters, count = self._merge(own)
-                key = _batch_key(parameters)
+                key, limit = _batch_key(parameters), self._most(parameters)
                 for name in parameters:
                     self.names.setdefault(name, place)
             if own or not place:
@@ -92,7 +123,7 @@ class Plan:
                 self._refuse_seed(f"prompts[{place}].seed", seed, count)
             firsts.append(total)
             for index in range(total, total + count):
-                batches.add(index, key)
+                batches.add(index, key, limit)
             total += count
             most = max(most, count)
         self._firsts = firsts if most > 1 else None
@@ -101,6 +132,13 @@ class Plan:
         start = self.manifest.seed.start if self.manifest.seed else None
         if start is not None and start + total - 1 > MAX_SEED:
             self._refuse_seed("seed", start, total)
+
+    def _most(self, parameters: Mapping[str, Any]) -> int:
+        """How many images of these parameters a batch may have."""
+        manifest = self.manifest
+        if manifest.batch_size != "auto":
+            return manifest.batch_size
+        return batch_limit(manifest.batch_sizes, size_name(parameters))
 
     def _refuse_seed(self, name: str, seed: int, count: int) -> None:
         last = f"the last of {count} images would get {seed + count - 1}"
@@ -151,19 +189,20 @@ class Plan:
 
 
 class _BatchBuilder:
-    """Batches in index order over the whole plan, one open batch per parameters."""
+    """Batches in index order over the whole plan, one open batch per parameters; `largest` is 1
+    where no batch may have more."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, largest: int) -> None:
+        self.largest = largest
         self.open: dict[str, list[int]] = {}
         self.members, self.ends = array("Q"), array("Q")
 
-    def add(self, index: int, key: str) -> None:
-        if self.size == 1:
+    def add(self, index: int, key: str, limit: int) -> None:
+        if self.largest == 1:
             return
         batch = self.open.setdefault(key, [])
         batch.append(index)
-        if len(batch) == self.size:
+        if len(batch) == limit:
             self._close(self.open.pop(key))
 
     def _close(self, batch: list[int]) -> None:
@@ -173,7 +212,7 @@ class _BatchBuilder:
     def finish(self) -> tuple[array[int], array[int]] | None:
         for batch in self.open.values():
             self._close(batch)
-        return (self.members, self.ends) if self.size > 1 else None
+        return (self.members, self.ends) if self.largest > 1 else None
 
 
 def _batch_key(parameters: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from runner.manifest import Loaded, Manifest, Resolved, decide, fill
 from runner.plan import Fingerprints, Plan, Task
 from runner.preflight import check
 from runner.shard import shard
-from runner.start import asked, notices, recorded_in, settle
+from runner.start import asked, is_open, notices, recorded_in, settle
 from runner.strategies import Layout
 from runner.world import Machine, World
 
@@ -26,6 +26,7 @@ __all__ = ["show"]
 
 ROWS = 40  # more images than that are summed up
 ADVISE_FOLDERS = 10_000
+_OPEN_BATCHES = "batch_size auto: batches of one here; the first run tries sizes and records them"
 
 
 def show(
@@ -69,6 +70,8 @@ def show(
         raise
     layout = manifest.strategy.layout(world)
     remarks += notices(plan)
+    if is_open(manifest):
+        remarks.append(_OPEN_BATCHES)
     if len(plan) > ADVISE_FOLDERS and not manifest.output.images_per_folder:
         remarks.append(
             f"{len(plan)} images in one folder are slow to list; set "

@@ -7,7 +7,7 @@ import dataclasses
 import json
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pydantic_core
@@ -29,9 +29,11 @@ __all__ = [
     "read_summary",
     "rebuild",
     "sentence",
+    "truncation_notice",
     "write_summary",
 ]
 
+NAMED = 8  # indices in a notice
 Outcome = Literal["running", "complete", "failed", "interrupted", "limited"]
 
 
@@ -46,6 +48,8 @@ class Counts:
     made: int = 0  # of those done, the ones of this launch
     left: int = 0  # of those that this launch was asked for, not done
     left_failed: int = 0  # of those left, failed
+    truncated: int = 0  # of those done, with a text that a tokenizer cut
+    first_truncated: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -59,6 +63,7 @@ class Launch:
     strategy: str = ""
     started: float = 0.0  # seconds since 1970
     choice: str = ""  # what `auto` chose and why
+    batch_sizes: dict[str, int] = field(default_factory=dict)  # that `auto` found
     seconds: float | None = None  # to its end; unknown where it was killed
 
     def made(self, done: Done) -> bool:
@@ -107,10 +112,14 @@ def rebuild(
             done, fingerprint = record.done.get(task.index), fingerprints.of(task)
             if done is not None and done[:2] == (fingerprint, sizes[task.index]):
                 counts.done += 1
+                made = done.made
+                if "truncated" in made:
+                    counts.truncated += 1
+                    counts.first_truncated += [task.index] if counts.truncated <= NAMED else []
                 counts.made += launch.made(done)
                 name = image_name(task.index, folder.images_per_folder)
                 common = {"model": model.id, "revision": model.revision}
-                line = {"file_name": name, **_about(task), **common, **done.made}
+                line = {"file_name": name, **_about(task), **common, **made}
                 yield _line({**line, "fingerprint": fingerprint})
                 continue
             failed = record.failed.get(task.index)
@@ -201,6 +210,18 @@ def read_summary(folder: OutputFolder) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
+
+
+def truncation_notice(counts: Counts) -> str:
+    """Which images have a text that was cut, in a line; "" where there are none."""
+    if not counts.truncated:
+        return ""
+    more = " …" if counts.truncated > NAMED else ""
+    return (
+        f"texts longer than a text encoder takes were cut, of {counts.truncated} images: "
+        f"{', '.join(map(str, counts.first_truncated))}{more}; `truncated` in metadata.jsonl says "
+        f"what was dropped"
+    )
 
 
 def sentence(summary: Mapping[str, Any], folder: OutputFolder) -> str:

@@ -94,7 +94,9 @@ def _prepare(rank: Rank, lock: FolderLock) -> Start:
     """The start, told to the other ranks; or what stands in its way, told likewise."""
     store, world = rank.store, rank.world
     try:
-        start = prepare(rank.job, rank.folder, lock, world, deaths(store, world.world_size))
+        start = prepare(
+            rank.job, rank.folder, lock, world, deaths(store, world.world_size), rank.stop
+        )
     except BaseException as error:
         with contextlib.suppress(StoreLostError):
             tell_error(error if isinstance(error, RunnerError) else repr(error), store)
@@ -129,7 +131,10 @@ def _launch(start: Start, world: World, started: float) -> Launch:
     replicas = strategy.layout(world).replicas
     kind = strategy.kind
     size = world.world_size
-    return Launch(start.launch, start.generation, size, replicas, kind, started, start.choice)
+    sizes = start.manifest.batch_sizes
+    return Launch(
+        start.launch, start.generation, size, replicas, kind, started, start.choice, sizes
+    )
 
 
 def _greeting(start: Start, launch: Launch) -> str:
@@ -160,5 +165,6 @@ def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
     is_over = account.gave_up or (most is not None and counts.failed >= most)
     outcome = report.outcome(counts, gave_up=is_over)
     summary = report.write_summary(folder, outcome, counts, launch, account)
-    print(f"runner: {report.sentence(summary, folder)}", file=sys.stderr, flush=True)
+    for line in filter(None, (report.truncation_notice(counts), report.sentence(summary, folder))):
+        print(f"runner: {line}", file=sys.stderr, flush=True)
     return report.exit_code(outcome)

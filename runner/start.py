@@ -41,6 +41,7 @@ __all__ = [
     "Start",
     "asked",
     "hear",
+    "is_open",
     "notices",
     "prepare",
     "recorded_in",
@@ -49,6 +50,7 @@ __all__ = [
     "tell_error",
 ]
 
+PROBE_PATIENCE_S = 1800.0  # for a sibling shard that tries batch sizes, model download included
 LOOKED_AT = 10_000  # prompts, for words that the demo model does not know
 
 
@@ -80,25 +82,23 @@ class Start:
     missing: int = 0  # images to make; known to rank 0
     finished: int = 0  # images that were there; known to rank 0
     choice: str = ""  # what `auto` chose and why; known to rank 0
+    renderer: Any = None  # where rank 0 has loaded the model already
 
 
 def prepare(
-    job: Job, folder: OutputFolder, lock: FolderLock, world: World, deaths: dict[int, int]
+    job: Job,
+    folder: OutputFolder,
+    lock: FolderLock,
+    world: World,
+    deaths: dict[int, int],
+    stop: Stop,
 ) -> Start:
     """Rank 0 alone. Raises RefusedError in any form: nothing but a folder was made until then."""
     begun = time.monotonic()
     folder.prepare()
     lock.acquire()
     folder.stop_file(job.shard).unlink(missing_ok=True)  # a new launch means: go on
-    with guard(folder.locks / "guard"):  # sibling shards: the first settles what is open for all
-        recorded = recorded_in(folder)
-        resolved = decide(job.loaded.manifest, recorded)
-        spec = job.loaded.manifest.model.model_copy(update={"revision": resolved.revision})
-        resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
-        start = _start(job, resolved, lock.launch)
-        if recorded is None:
-            _record(folder, start)
-
+    start, recorded = _settle(job, folder, lock.launch)
     record = merge(folder.journals, len(start.plan))
     _refuse_new_folders(folder, start.manifest, recorded, bool(record.done))
     live = live_launches(folder) - {lock.launch}
@@ -114,6 +114,10 @@ def prepare(
     if pending:
         start = preflight(start, world)
         disk.check(folder)
+    if pending and is_open(start.manifest):
+        start = _settle_batches(start, job, folder, world, stop)
+        wanted = asked_images(start.plan, job.limit, job.shard)
+        pending = pending_batches(start.plan, found.todo, wanted, lost)
     journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
     if found.beyond:
         names = named(path.name for path in found.beyond)
@@ -135,6 +139,20 @@ def prepare(
         finished=found.finished,
         deaths=deaths,
     )
+
+
+def _settle(job: Job, folder: OutputFolder, launch: str) -> tuple[Start, Manifest | None]:
+    """The plan with its seed and revision, and what an earlier run recorded. Of sibling shards the
+    first settles what is open for all."""
+    with guard(folder.locks / "guard"):
+        recorded = recorded_in(folder)
+        resolved = decide(job.loaded.manifest, recorded)
+        spec = job.loaded.manifest.model.model_copy(update={"revision": resolved.revision})
+        resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
+        start = _start(job, resolved, launch)
+        if recorded is None:
+            _record(folder, start)
+    return start, recorded
 
 
 def _record(folder: OutputFolder, start: Start) -> None:
@@ -203,6 +221,46 @@ def settle(plan: Plan, job: Asked, world: World) -> Resolution:
     return found
 
 
+def is_open(manifest: Manifest) -> bool:
+    """Whether batch sizes are still to be found."""
+    return manifest.batch_size == "auto" and not manifest.batch_sizes
+
+
+def _settle_batches(
+    start: Start, job: Job, folder: OutputFolder, world: World, stop: Stop
+) -> Start:
+    """Find the batch sizes, record them, and cut the plan anew. One launch at a time: sibling
+    shards take what the first has found."""
+    with guard(folder.locks / "batches", PROBE_PATIENCE_S):
+        recorded = recorded_in(folder)
+        sizes = decide(job.loaded.manifest, recorded).batch_sizes
+        renderer = start.renderer
+        if not sizes:
+            sizes, renderer = _try_batches(start, world, stop)
+        resolved = start.resolved.model_copy(update={"batch_sizes": sizes})
+        settled = _start(job, resolved, start.launch)
+        start = dataclasses.replace(settled, choice=start.choice, renderer=renderer)
+        _record(folder, start)
+    found = ", ".join(f"{count} for {name}" for name, count in sizes.items())
+    print(f"runner: batch_size auto: {found}", file=sys.stderr, flush=True)
+    return start
+
+
+def _try_batches(start: Start, world: World, stop: Stop) -> tuple[dict[str, int], Any]:
+    """Batch sizes, and the pipeline that they were tried on."""
+    strategy, spec = start.manifest.strategy, start.manifest.model
+    if not strategy.tries_batches:
+        return {"default": 1}, None
+    from runner.pipeline import load
+    from runner.probe import probe
+
+    folder = model.local_folder(spec) or model.download(spec)
+    device = set_device(world, share=strategy.shares_node)
+    renderer = load(start.manifest, folder, strategy, device, stop, world)
+    replicas = strategy.layout(world).replicas
+    return probe(renderer, start.plan.tasks(), replicas, stop), renderer
+
+
 def asked(
     plan: Plan, folder: Path, world: World, device: str | None, machine: Machine | None = None
 ) -> Asked:
@@ -214,7 +272,7 @@ def asked(
         model=manifest.model.id,
         folder=folder,
         dtype=dtype,
-        batch_size=manifest.batch_size,
+        batch_size=manifest.largest_batch,
         images=plan.tasks,
         device=device,
         component_bytes=lambda: component_bytes(spec, dtype),

@@ -135,7 +135,9 @@ def _make_images(
         expected = reference(manifest, folder, device, rank.stop, world, first)
     with replica_group(world, replica.layout, device, binds_device=not strategy.own_groups):
         link = None if replica.is_alone else replica
-        pipeline = load(manifest, folder, strategy, device, rank.stop, world, link)
+        pipeline = start.renderer or load(
+            manifest, folder, strategy, device, rank.stop, world, link
+        )
         if checks:
             agree(pipeline, first, expected, replica)
         if replica.layout.is_leader:

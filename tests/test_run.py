@@ -1,7 +1,9 @@
 """Whole runs of one process with a tiny real model: resume, changes, failures, reports."""
 
+import gc
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ from conftest import FAST, lines, pixels, stamps, summary
 from jobs import wait_for
 from PIL import Image
 
+import runner.images
+from runner import pipeline, probe
+from runner.cli import main
 from runner.errors import (
     ExitCode,
     FolderError,
@@ -22,7 +27,7 @@ from runner.errors import (
     ModelError,
     StrategyError,
 )
-from runner.manifest import load
+from runner.manifest import load, parse
 from runner.pipeline import Pipeline
 from runner.run import run
 from runner.start import Job
@@ -375,6 +380,81 @@ def test_batches_do_not_move_the_picture(bench: Bench) -> None:
         }
 
 
+def test_found_once_recorded_and_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def found(renderer: Any, tasks: Any, replicas: int, stop: Stop) -> dict[str, int]:
+        asked.append(len([*tasks]))
+        return {"default": 3}
+
+    monkeypatch.setattr(probe, "probe", found)
+    bench.values["batch_size"] = "auto"
+    bench.values["prompts"] = [f"cat {number}" for number in range(7)]
+    bench.run(limit=4)
+    assert asked == [7]
+    recorded = parse(bench.output / "manifest.yaml")[0]
+    assert (recorded.batch_size, recorded.batch_sizes) == ("auto", {"default": 3})
+    assert summary(bench.output)["launch"]["batch_sizes"] == {"default": 3}
+    bench.run()
+    bench.run(shard=(1, 2))
+    assert asked == [7]
+    sizes = [line["batch_size"] for line in lines(bench.output / "metadata.jsonl")]
+    assert sizes == [3, 3, 3, 3, 3, 3, 1]
+
+
+def test_a_part_of_the_plan_is_cut_from_the_batches_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "probe", lambda *_: {"default": 2})
+    bench.values["batch_size"] = "auto"
+    bench.values["prompts"] = [f"cat {number}" for number in range(6)]
+    bench.run(shard=(2, 2))
+    assert [path.stem for path in sorted(bench.output.glob("*.png"))] == ["000002", "000003"]
+
+
+def test_the_collector_is_off_while_models_load_and_on_after(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    load_weights = pipeline.ModelSource.pipeline
+
+    def watched(self: Any, **arguments: Any) -> Any:
+        seen.append(gc.isenabled())
+        return load_weights(self, **arguments)
+
+    def images(self: Pipeline, tasks: Any) -> Any:
+        seen.append(gc.isenabled())
+        raise ValueError
+
+    monkeypatch.setattr(Stop, "install", lambda self: None)  # signals stay pytest's
+    monkeypatch.setattr(pipeline.ModelSource, "pipeline", watched)
+    monkeypatch.setattr(Pipeline, "images", images)
+    path = bench.write(**{**bench.values, "prompts": ["a cat"]})
+    try:
+        assert main(["run", str(path), "--output", str(bench.output)]) == 3
+        assert seen == [False, True]
+        assert main(["run", "none.yaml"]) == 2
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
+
+
+# Case 39: told once, with the images; the record says which words were dropped.
+def test_texts_that_a_tokenizer_cuts(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
+    bench.values["batch_size"] = 2
+    short, long = "a red fox in the snow", "a cat on a hill " * 4 + "under the moon " * 2
+    bench.values["prompts"] = [short, long]
+    bench.values["parameters"] = {**FAST, "max_sequence_length": 18}
+    assert bench.run() is ExitCode.COMPLETE
+    told = [line for line in capfd.readouterr().err.splitlines() if "cut" in line]
+    assert len(told) == 1
+    assert "of 1 images: 1;" in told[0]
+    fox, cat = lines(bench.output / "metadata.jsonl")
+    assert "truncated" not in fox
+    # CLIP's 77 tokens hold all of it; T5 gets 17 words and the end.
+    assert cat["truncated"] == {"tokenizer_2": "on a hill under the moon under the moon"}
+
+
 def test_limit_and_shard_make_their_part(bench: Bench) -> None:
     assert bench.run(limit=2) is ExitCode.COMPLETE
     assert sorted(pixels(bench.output)) == ["000000.png", "000001.png"]
@@ -594,6 +674,31 @@ def test_a_lost_image_is_not_complete(bench: Bench, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(images, "commit", forget)
     assert bench.run() is ExitCode.INCOMPLETE
     assert summary(bench.output)["missing"] == 1
+
+
+# Case 68: encoding waits here until the next batch has begun.
+def test_the_next_batch_does_not_wait_for_the_writer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    second = threading.Event()
+    make, encode = Pipeline.images, runner.images.encode
+
+    def images(self: Pipeline, tasks: Any) -> Any:
+        calls.append(tasks[0].index)
+        if len(calls) == 2:
+            second.set()
+        return make(self, tasks)
+
+    def patient(*arguments: Any) -> bytes:
+        if not second.wait(60):
+            raise TimeoutError("the second batch waits for the first to be written")
+        return encode(*arguments)
+
+    monkeypatch.setattr(Pipeline, "images", images)
+    monkeypatch.setattr(runner.images, "encode", patient)
+    bench.values["prompts"] = PROMPTS[:2]
+    assert bench.run() is ExitCode.COMPLETE
 
 
 # Case 68: an error of the writer fails that image.

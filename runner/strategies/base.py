@@ -184,6 +184,11 @@ class StrategyBase(Settings):
         return 1
 
     @property
+    def tries_batches(self) -> bool:
+        """Whether one rank alone can find the fastest batch size for all."""
+        return False
+
+    @property
     def window(self) -> int:
         """How many batches are best begun together."""
         return 1

@@ -14,6 +14,10 @@ __all__ = ["DataParallel", "load_whole"]
 class DataParallel(StrategyBase):
     kind: Literal["data_parallel"] = "data_parallel"
 
+    @property
+    def tries_batches(self) -> bool:
+        return True
+
     def layout(self, world: World) -> Layout:
         return Layout(replicas=world.world_size, replica=world.rank)
 

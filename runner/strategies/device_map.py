@@ -64,6 +64,10 @@ class DeviceMap(StrategyBase):
     phases: bool = False
     processes: Degree = 1
 
+    @property
+    def tries_batches(self) -> bool:
+        return not self.phases  # a call alone would load the components for itself
+
     def layout(self, world: World) -> Layout:
         of = grouped(world, self.processes, f"processes {self.processes}")
         return Layout(of.replicas, of.replica, is_idle=not of.is_leader)

@@ -1,0 +1,60 @@
+"""Texts longer than a text encoder takes: which tokenizer cut which words off.
+
+Pipelines cut them without a word. The tokenizers are watched as the pipelines call them, so that
+this costs nothing and knows no limits of its own.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Truncation"]
+
+TOLD = 200  # characters of what was cut off
+
+
+class Truncation:
+    """Watches all tokenizers of a loaded pipeline."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._cut: dict[int, dict[str, str]] = defaultdict(dict)  # row → tokenizer → words
+        for name, component in pipe.components.items():
+            if name.startswith("tokenizer") and callable(component):
+                object.__setattr__(pipe, name, _Watched(component, self._note_of(name)))
+
+    def clear(self) -> None:
+        """A new batch begins."""
+        self._cut.clear()
+
+    def of(self, row: int) -> dict[str, str]:
+        """Tokenizer → the words that it cut off, for a row of the batch."""
+        return self._cut.get(row, {})
+
+    def _note_of(self, name: str) -> Callable[[int, str], None]:
+        def note(row: int, words: str) -> None:
+            self._cut[row].setdefault(name, words[:TOLD])
+
+        return note
+
+
+class _Watched:
+    """A tokenizer that tells what it cuts off, and is the same in all else."""
+
+    def __init__(self, tokenizer: Any, note: Callable[[int, str], None]) -> None:
+        self._tokenizer = tokenizer
+        self._note = note
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tokens = self._tokenizer(*args, **kwargs)
+        for row, encoding in enumerate(getattr(tokens, "encodings", None) or ()):
+            left = [token for part in encoding.overflowing for token in part.ids]
+            words = self._tokenizer.decode(left, skip_special_tokens=True) if left else ""
+            if words:
+                self._note(row, words)
+        return tokens
+
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)

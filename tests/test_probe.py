@@ -1,0 +1,135 @@
+"""`batch_size: auto`: which sizes are tried, what is taken, and that it stays."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import FAST
+from diffusers import FluxPipeline
+
+from runner import pipeline, probe
+from runner.errors import InterruptedRunError
+from runner.pipeline import DroppedError
+from runner.plan import Plan, Task, batch_limit
+from runner.stop import Stop
+from runner.strategies import ContextParallel, DataParallel, DeviceMap
+
+
+class Machine:
+    """Makes batches in a time of its own, which `probe` reads as the clock's."""
+
+    def __init__(self, seconds: Callable[[int, int], float], most: float = 99) -> None:
+        self.seconds = seconds  # of a batch: pixels of an image, images
+        self.most = most  # images that find memory
+        self.now = 0.0
+        self.tried: list[tuple[str, int, int]] = []  # size, images, steps
+
+    def tries(self, tasks: Sequence[Task]) -> bool:
+        values = tasks[0].parameters
+        height, width = values.get("height", 1024), values.get("width", 1024)
+        name = f"{width}x{height}"
+        self.tried.append((name, len(tasks), values["num_inference_steps"]))
+        self.now += self.seconds(height * width, len(tasks))
+        return len(tasks) <= self.most
+
+    def prepare(self, batches: Any) -> None: ...
+    def render(self, tasks: Any, degraded: Any = ()) -> Any: ...
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
+    def find(machine: Machine, plan: Plan, replicas: int = 1) -> dict[str, int]:
+        monkeypatch.setattr(probe.time, "perf_counter", lambda: machine.now)
+        return probe.probe(machine, plan.tasks(), replicas, Stop(20.0))
+
+    return find
+
+
+def images(count: int, height: int = 64, width: int = 64, **values: Any) -> dict[str, Any]:
+    size = {"height": height, "width": width, "num_images_per_prompt": count}
+    return {"prompt": "a cat", "parameters": {**size, **values}}
+
+
+Find = Callable[..., dict[str, int]]
+Make = Callable[..., Plan]
+
+
+def test_doubled_while_that_gains(found: Find, plan: Make) -> None:
+    some = plan(model="demo", prompts=[images(100)])
+    gains_to_eight = Machine(lambda _, count: 10 + 1.0 * count if count <= 8 else 3.0 * count)
+    assert found(gains_to_eight, some) == {"64x64": 8}
+    assert found(Machine(lambda _, count: 1.0 * count), some) == {"64x64": 1}
+    assert found(Machine(lambda *_: 1.0), some) == {"64x64": probe.LARGEST}
+
+
+def test_what_finds_no_memory_is_not_taken(found: Find, plan: Make) -> None:
+    some = plan(model="demo", prompts=[images(100)])
+    assert found(Machine(lambda *_: 1.0, most=6), some) == {"64x64": 4}
+    assert found(Machine(lambda *_: 1.0, most=0), some) == {"64x64": 1}
+
+
+def test_no_more_than_there_are_and_enough_for_every_replica(found: Find, plan: Make) -> None:
+    eager = Machine(lambda *_: 1.0)
+    assert found(eager, plan(model="demo", prompts=[images(5)])) == {"64x64": 4}
+    many = plan(model="demo", prompts=[images(64)])
+    assert found(eager, many, replicas=2) == {"64x64": 4}
+    assert found(eager, many, replicas=64) == {"64x64": 1}
+    eager.tried.clear()
+    assert found(eager, plan(model="demo", prompts=["a cat"])) == {"default": 1}
+    assert not eager.tried
+
+
+def test_like_sizes_are_tried_as_one_and_in_few_steps(found: Find, plan: Make) -> None:
+    sizes = [(64, 64), (56, 72), (32, 32), (128, 128)]
+    prompts = [images(40, *size, num_inference_steps=2 + size[0]) for size in sizes]
+    machine = Machine(lambda pixels, count: 1000 + pixels * count)
+    found_sizes = found(machine, plan(model="demo", prompts=prompts))
+    assert list(found_sizes) == ["128x128", "64x64", "32x32"]
+    assert found_sizes["128x128"] <= found_sizes["64x64"] <= found_sizes["32x32"]
+    assert {steps for *_, steps in machine.tried} == {probe.STEPS}
+    assert batch_limit(found_sizes, "72x56") == found_sizes["64x64"]
+    assert batch_limit(found_sizes, "64x128") == found_sizes["128x128"]
+    assert batch_limit(found_sizes, "default") == 1
+    assert batch_limit({"default": 3}, "64x64") == 3
+
+
+def test_a_size_that_the_pipeline_chooses(found: Find, plan: Make) -> None:
+    some = plan(model="other", prompts=["a cat"] * 9)
+    assert found(Machine(lambda *_: 1.0), some) == {"default": 8}
+
+
+def test_stopped_meanwhile(plan: Make) -> None:
+    class Dropping(Machine):
+        def tries(self, tasks: Sequence[Task]) -> bool:
+            raise DroppedError
+
+    some = plan(model="demo", prompts=["a cat"] * 9)
+    with pytest.raises(InterruptedRunError, match="batch sizes were tried"):
+        probe.probe(Dropping(lambda *_: 1.0), some.tasks(), 1, Stop(20.0))
+
+
+def test_only_replicas_of_one_rank_try() -> None:
+    assert DataParallel().tries_batches
+    assert DeviceMap().tries_batches
+    assert not DeviceMap(phases=True).tries_batches
+    assert not ContextParallel(ulysses_degree=2).tries_batches
+
+
+def test_the_real_pipeline_tells_whether_a_batch_can_be_made(flux: Path, plan: Make) -> None:
+    pipe = FluxPipeline.from_pretrained(flux, dtype=torch.float32)
+    pipe.set_progress_bar_config(disable=True)
+    renderer = pipeline.Pipeline(pipe, torch.device("cpu"), "float32", "data_parallel", Stop(20.0))
+    tasks = [*plan(model=str(flux), parameters=FAST, prompts=["a cat"] * 4).tasks()]
+    assert renderer.tries(tasks)
+    real = pipe.transformer.forward
+
+    def small(hidden_states: torch.Tensor, **values: Any) -> Any:
+        if len(hidden_states) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        return real(hidden_states, **values)
+
+    pipe.transformer.forward = small
+    assert not renderer.tries(tasks)
+    assert renderer.tries(tasks[:2])
