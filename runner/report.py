@@ -46,6 +46,7 @@ class Counts:
     made: int = 0  # of those done, the ones of this launch
     left: int = 0  # of those that this launch was asked for, not done
     left_failed: int = 0  # of those left, failed
+    changed: int = 0  # of those left, finished as the manifest was before
 
 
 @dataclass(slots=True)
@@ -113,6 +114,7 @@ def rebuild(
                 line = {"file_name": name, **_about(task), **common, **done.made}
                 yield _line({**line, "fingerprint": fingerprint})
                 continue
+            counts.changed += done is not None and done.size == sizes[task.index]
             failed = record.failed.get(task.index)
             if failed and failed.fingerprint != fingerprint:
                 failed = None

@@ -84,7 +84,18 @@ class Start:
 def prepare(
     job: Job, folder: OutputFolder, lock: FolderLock, world: World, deaths: dict[int, int]
 ) -> Start:
-    """Rank 0 alone. Raises RefusedError in any form: nothing but a folder was made until then."""
+    """Rank 0 alone. Raises RefusedError in any form: no image was touched until then."""
+    try:
+        return _prepare(job, folder, lock, world, deaths)
+    except OSError as error:
+        if isinstance(error, RunnerError) or not error.filename:
+            raise
+        raise FolderError(f"{error.filename}: {error.strerror}") from error
+
+
+def _prepare(
+    job: Job, folder: OutputFolder, lock: FolderLock, world: World, deaths: dict[int, int]
+) -> Start:
     begun = time.monotonic()
     folder.prepare()
     lock.acquire()
@@ -99,7 +110,6 @@ def prepare(
             _record(folder, start)
 
     record = merge(folder.journals, len(start.plan))
-    _refuse_new_folders(folder, start.manifest, recorded, bool(record.done))
     live = live_launches(folder) - {lock.launch}
     found = survey(folder, start.plan, start.fingerprints, record, live)
     refuse(folder, found, regenerate=job.regenerate)
@@ -153,18 +163,6 @@ def _start(job: Job, resolved: Resolved, launch: str) -> Start:
 def recorded_in(folder: OutputFolder) -> Manifest | None:
     """The manifest as an earlier run resolved it."""
     return parse(folder.manifest)[0] if folder.manifest.is_file() else None
-
-
-def _refuse_new_folders(
-    folder: OutputFolder, manifest: Manifest, recorded: Manifest | None, has_images: bool
-) -> None:
-    before = recorded.output.images_per_folder if recorded else None
-    now = manifest.output.images_per_folder
-    if recorded and has_images and before != now:
-        raise FolderError(
-            f"{folder.dir}: its images were placed with images_per_folder: {before or 'null'}, the "
-            f"manifest says {now or 'null'}; keep it, or use another folder: --output DIR"
-        )
 
 
 def preflight(start: Start, world: World) -> Start:

@@ -111,7 +111,9 @@ def test_the_stop_command_and_a_stale_stop_file(tmp_path: Path) -> None:
         job.wait_for_images(3)
         asked = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
         assert asked.stdout == "asked 1 jobs to stop\n"
-        ended(process, 25)
+        end = ended(process, 25)
+    # torchrun's own traceback ends with our words.
+    assert "traceback : stopped as asked; run the same command again to go on" in end.err
     is_stopped_whole(job, 3)
     assert (job.output / ".runner" / "stop").exists()
     assert job.run(processes=2).code == 0  # a new launch means: go on
