@@ -601,7 +601,7 @@ def test_status_before_and_after(bench: Bench) -> None:
     bench.values["prompts"][1] = "a blue fox"
     told = bench.status()
     assert told["exit_code"] == 2  # as a run would
-    assert "1 finished images that this manifest would not make" in told["sentence"]
+    assert "finished images that this manifest would not make (1)" in told["sentence"]
     bench.values["prompts"][1:] = []
     assert bench.status()["exit_code"] == 2
     assert [path.read_bytes() for path in reports] == before
