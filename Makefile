@@ -29,7 +29,7 @@ test-engines: .venv-engines/dev  ## tests with the real xfuser and para-attn, in
 
 test-cluster: .venv/dev  ## tests on a real Slurm, network namespaces, disks; as root, on Debian or Ubuntu
 	@tests/install_cluster.sh
-	$(BIN)/python -m pytest -m cluster -n 4 $(ARGS)
+	$(BIN)/python -m pytest -m cluster -n 4 --dist worksteal tests/test_slurm.py tests $(ARGS)
 
 chaos: .venv/dev  ## FAULTS random faults in a row, from SEED
 	$(BIN)/python tests/chaos.py --faults $(FAULTS) --seed $(SEED)

@@ -42,8 +42,7 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
     manifest = fill(loaded.manifest, decide(loaded.manifest, recorded))
     plan = Plan(manifest, loaded.prompts, loaded.path)
     live = live_launches(folder)
-    record = merge(folder.journals, len(plan))
-    known = report.read_summary(folder)
+    known, record = report.read_summary(folder), merge(folder.journals, len(plan))
     launch = _launch(known, record)
     is_running = bool(live) and part is None
     if is_running:
@@ -51,19 +50,19 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
         launch.seconds = round(time.time() - launch.started, 3) if launch.id else None
     fingerprints = Fingerprints(manifest, model.identity(manifest.model))
     about = (folder, plan, fingerprints, record, asked_images(plan, limit, part), launch)
-    counts = report.rebuild(*about, dry=True)
-    most, account = manifest.max_failures, record.account(launch.id)
+    counts, account = report.rebuild(*about, dry=True), record.account(launch.id)
+    most = manifest.max_failures
     is_over = account.gave_up or (most is not None and counts.failed >= most)
     outcome = "running" if is_running else report.outcome(counts, gave_up=is_over)
     told = (folder, outcome, counts, launch, account)
     summary = report.write_summary(*told, dry=True)
-    unfit = "" if live else _unfit(folder, len(plan), counts)
-    if unfit:
-        return {**summary, "exit_code": int(ExitCode.REFUSED), "sentence": unfit}
-    if not live and _is_stale(known, summary):
-        with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
-            report.rebuild(*about)
-            report.write_summary(*told)
+    if not live:
+        if unfit := _unfit(folder, len(plan), counts):
+            return {**summary, "exit_code": int(ExitCode.REFUSED), "sentence": unfit}
+        if _is_stale(known, summary):
+            with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
+                report.rebuild(*about)
+                report.write_summary(*told)
     return {**summary, "sentence": report.sentence(summary, folder)}
 
 

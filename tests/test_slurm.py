@@ -137,7 +137,6 @@ class TestSlurm:
         restarts = int(slurm.value(number, "Restarts"))
         print(f"{images} images, {restarts} time limits")
         assert restarts >= limits
-        assert "stopped" not in slurm.output(number)
         is_complete(job, images)
         assert f"complete: {images} of {images}" in slurm.output(number)
 
