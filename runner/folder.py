@@ -69,6 +69,8 @@ class OutputFolder:
             self.check()
             self.own.mkdir(exist_ok=True)
         except OSError as error:
+            if error.errno in files.DISK_ERRORS:
+                raise
             raise FolderError(f"{error.filename}: {error.strerror}") from None
 
     def check(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from runner import demo, disk, model
 from runner.crashes import quarantined
 from runner.errors import FolderError, InterruptedRunError, RunnerError, StrategyError, refusal
-from runner.files import replace
+from runner.files import DISK_ERRORS, replace
 from runner.folder import HEADER, OutputFolder
 from runner.journal import Journal, merge, pack
 from runner.lock import FolderLock, Shard, guard, live_launches
@@ -88,7 +88,8 @@ def prepare(
     try:
         return _prepare(job, folder, lock, world, deaths)
     except OSError as error:
-        if isinstance(error, RunnerError) or not error.filename:
+        # A disk that is full or broken may be mended: no fault of what was asked for.
+        if isinstance(error, RunnerError) or error.errno in DISK_ERRORS or not error.filename:
             raise
         raise FolderError(f"{error.filename}: {error.strerror}") from error
 
