@@ -182,7 +182,8 @@ def _run(options: argparse.Namespace) -> int:
         print(f"runner: {error}", file=sys.stderr, flush=True)
         os._exit(int(error.exit_code))  # the end of a broken process group could wait
     except RunnerError as error:
-        tell_launcher(str(error))
+        is_refused = error.exit_code == ExitCode.REFUSED  # rank 0 says it, once
+        tell_launcher("refused before work began" if is_refused else str(error))
         if isinstance(error, SAID_ONCE) and world.rank != 0:
             error.is_told = True  # every rank reads the same file: rank 0 says it
         raise
