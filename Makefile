@@ -27,10 +27,9 @@ test: .venv/dev  ## all tests that need no extra service
 test-engines: .venv-engines/dev  ## tests with the real xfuser and para-attn, in a .venv of their own
 	.venv-engines/bin/python -m pytest -m "engines and not gpu" $(ARGS)
 
-test-cluster: .venv/dev  ## tests on a real Slurm and on network namespaces; as root, on Debian or Ubuntu
-	@command -v slurmctld munged ip > /dev/null || { apt-get update -q && \
-	  apt-get install -qy --no-install-recommends slurm-wlm munge iproute2; }
-	$(BIN)/python -m pytest -m cluster $(ARGS)
+test-cluster: .venv/dev  ## tests on a real Slurm, network namespaces, disks; as root, on Debian or Ubuntu
+	@tests/install_cluster.sh
+	$(BIN)/python -m pytest -m cluster -n 4 --dist worksteal tests/test_slurm.py tests $(ARGS)
 
 chaos: .venv/dev  ## FAULTS random faults in a row, from SEED
 	$(BIN)/python tests/chaos.py --faults $(FAULTS) --seed $(SEED)

@@ -23,6 +23,7 @@ from runner.errors import (
     ManifestError,
     ReplicaLostError,
     RunnerError,
+    is_utf8,
     printable,
 )
 from runner.files import DISK_ERRORS
@@ -31,7 +32,7 @@ from runner.lock import Shard, live_shards
 from runner.manifest import Loaded, load
 from runner.stop import Stop
 from runner.units import whole_number
-from runner.world import World, world_from
+from runner.world import World, tell_launcher, world_from
 
 __all__ = ["main"]
 
@@ -39,6 +40,10 @@ SAID_ONCE = (ManifestError, LaunchError, InterruptedRunError)
 DEFAULT_GRACE_S = 20.0  # until the manifest is read
 MOST = 10**9  # of anything that is counted on a command line
 MOST_PROCESSES = 10**6
+ENDS = {  # of a run that came to its end, to the launcher, which shows a traceback for any but 0
+    ExitCode.FAILED: "some images failed; see failures.jsonl",
+    ExitCode.INCOMPLETE: "stopped as asked; run the same command again to go on",
+}
 COMMANDS = ("run", "validate", "plan", "status", "stop", "slurm")
 
 
@@ -48,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # `python -m runner job.yaml` is short for `python -m runner run job.yaml`.
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         words.insert(0, "run")
+    for word in words:
+        if not is_utf8(word):
+            print(f"runner: {printable(word)}: not UTF-8; rename it", file=sys.stderr)
+            return int(ExitCode.REFUSED)
     options = _parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
@@ -183,11 +192,17 @@ def _run(options: argparse.Namespace) -> int:
     # time and again, a sixth of the start-up. `pipeline.load` turns it on.
     gc.disable()
     try:
-        return _run_rank(options, world, stop)
+        code = _run_rank(options, world, stop)
+        if code:
+            tell_launcher(ENDS[code])
+        return code
     except ReplicaLostError as error:
+        tell_launcher(str(error))
         print(f"runner: {error}", file=sys.stderr, flush=True)
         os._exit(int(error.exit_code))  # the end of a broken process group could wait
     except RunnerError as error:
+        is_refused = error.exit_code == ExitCode.REFUSED  # rank 0 says it, once
+        tell_launcher("refused before work began" if is_refused else str(error))
         if isinstance(error, SAID_ONCE) and world.rank != 0:
             error.is_told = True  # every rank reads the same file: rank 0 says it
         raise
@@ -196,6 +211,7 @@ def _run(options: argparse.Namespace) -> int:
             raise DiskError(error.errno, f"{error.filename}: {error.strerror}") from None
         if isinstance(error, OSError) and error.filename and world.world_size == 1:
             raise  # told in one line
+        tell_launcher(f"{type(error).__name__}: {error}")
         # No barrier and no clean-up that could wait: the launcher must see this exit at once.
         print(f"runner: rank {world.rank}: {type(error).__name__}: {error}", file=sys.stderr)
         logging.getLogger("runner").error(traceback.format_exc())
@@ -205,7 +221,7 @@ def _run(options: argparse.Namespace) -> int:
         gc.enable()
 
 
-def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> int:
+def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> ExitCode:
     from runner.run import run
     from runner.start import Job
 
@@ -215,7 +231,7 @@ def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> int:
     _quiet(world)
     parts = (options.limit, options.regenerate, options.self_check, options.shard)
     job = Job(loaded, output, *parts)
-    return int(run(job, world, stop))
+    return run(job, world, stop)
 
 
 def _quiet(world: World) -> None:

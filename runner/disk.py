@@ -1,8 +1,9 @@
 """Room on the disk, looked at before the start."""
 
+import errno
 import os
 
-from runner.errors import FolderError
+from runner.errors import DiskError
 from runner.folder import OutputFolder
 from runner.plan import Plan
 
@@ -14,13 +15,11 @@ USUAL_PIXELS = 1024 * 1024  # where the manifest leaves the size to the pipeline
 
 
 def check(folder: OutputFolder) -> None:
-    """Raises FolderError where not even an image of one colour would fit."""
+    """Raises DiskError where not even an image of one colour would fit."""
     free, free_files = _free(folder)
     if free < BYTES_BESIDE or free_files < 1:
-        raise FolderError(
-            f"{folder.dir}: No space left on device ({free} bytes, {free_files} files); free the "
-            f"disk, or use another folder: --output DIR"
-        )
+        words = f"{folder.dir}: No space left on device ({free} bytes, {free_files} files)"
+        raise DiskError(errno.ENOSPC, words)
 
 
 def notice(folder: OutputFolder, plan: Plan, images: int) -> str | None:

@@ -33,6 +33,7 @@ __all__ = [
     "ReplicaLostError",
     "RunnerError",
     "StrategyError",
+    "is_utf8",
     "printable",
     "refusal",
 ]
@@ -125,6 +126,12 @@ class InterruptedRunError(RunnerError):
 def printable(text: str) -> str:
     """Words from a manifest for a terminal: control characters, which may command it, replaced."""
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a word from the system can be written anywhere: the bytes of one that is not UTF-8
+    are lone surrogates."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def refusal(message: str, exit_code: int) -> RunnerError:

@@ -3,30 +3,40 @@
 from __future__ import annotations  # array[int] is no type at run time before 3.12
 
 import contextlib
+import json
 import os
+import stat
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner import files
 from runner.errors import FolderError
-from runner.images import image_index, image_name
+from runner.images import image_index, image_name, is_folder_name
 from runner.manifest import OutputSpec
 
-__all__ = ["ABSENT", "HEADER", "LINK", "OutputFolder", "Scan"]
+__all__ = ["ABSENT", "HEADER", "NO_FILE", "OutputFolder", "Scan"]
 
+MARKS = {  # a key of the first line of each report, which only ours have
+    "metadata.jsonl": "fingerprint",
+    "failures.jsonl": "kind",
+    "summary.json": "launch",
+}
+MOST_BYTES = 1 << 24  # of a report that are read to know it
 HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your own manifest.\n"
-ABSENT, LINK = -1, -2  # in place of a size
+ABSENT, NO_FILE = -1, -2  # in place of a size; a link, a folder or a pipe is no file of ours
 
 
 @dataclass(slots=True)
 class Scan:
     """What lies in the folder: the sizes of the plan's images by index, of those beyond the plan's
-    end, and temporary files with the launches that wrote them."""
+    end, the names that another images_per_folder gives, and temporary files with the launches that
+    wrote them."""
 
     sizes: array[int]
     beyond: dict[int, int] = field(default_factory=dict)
+    misplaced: list[str] = field(default_factory=list)
     temporaries: list[tuple[Path, str]] = field(default_factory=list)
 
 
@@ -52,55 +62,48 @@ class OutputFolder:
         """Its existence asks the job to stop; each job of an array has its own."""
         return self.own / (f"stop-{shard[0]}-of-{shard[1]}" if shard else "stop")
 
-    def was_run(self) -> bool:
-        return self.own.is_dir()
-
     def prepare(self) -> None:
-        """Make the folder. Raises FolderError where it holds files that a run would overwrite."""
+        """Make the folder. Raises FolderError as `check` does."""
         try:
             self.dir.mkdir(parents=True, exist_ok=True)
-            if not self.was_run():
-                self._refuse_foreign()
+            self.check()
             self.own.mkdir(exist_ok=True)
         except OSError as error:
-            raise FolderError(f"{self.dir}: {error.strerror}") from None
-        self._refuse_links()
+            if error.errno in files.DISK_ERRORS:
+                raise
+            raise FolderError(f"{error.filename}: {error.strerror}") from None
 
-    def _refuse_links(self) -> None:
-        """A link in a folder from elsewhere would make us write where it leads."""
-        ours = (self.own, self.journals, self.locks, self.locks / "guard", self.logs)
+    def check(self) -> None:
+        """Raises FolderError where a run would overwrite what is not ours, or finds a link, a
+        folder or a pipe under the name of a file of ours. Only reads."""
+        folders = [self.dir, self.own, self.journals, self.locks, self.logs]
         reports = (self.manifest, self.metadata, self.failures, self.summary)
-        folders = [p for p in self.dir.iterdir() if p.name.isdecimal()] if self._nests else []
-        for path in (*ours, *reports, *folders):
-            if path.is_symlink():
-                raise FolderError(f"{path}: a link, which the runner does not follow; remove it")
-
-    @property
-    def _nests(self) -> bool:
-        return self.images_per_folder is not None
+        try:
+            for path in folders:
+                _refuse_unless(stat.S_ISDIR, path)
+            if self.images_per_folder and self.dir.is_dir():
+                for path in self.dir.iterdir():
+                    if path.name.isdecimal():
+                        _refuse_unless(stat.S_ISDIR, path)
+            for path in (*reports, self.locks / "guard"):
+                _refuse_unless(stat.S_ISREG, path)
+            for path in reports:
+                if path.exists() and not _is_ours(path):
+                    raise FolderError(
+                        f"{path}: was not written by the runner and would be overwritten; use "
+                        f"another folder: --output DIR"
+                    )
+        except OSError as error:
+            raise FolderError(f"{error.filename}: {error.strerror}") from None
 
     def ask_to_stop(self, shard: tuple[int, int] | None) -> None:
         """Make the stop file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
         os.close(os.open(self.stop_file(shard), flags, 0o666))
 
-    def _refuse_foreign(self) -> None:
-        for path in (self.manifest, self.metadata, self.failures, self.summary):
-            if os.path.lexists(path) and not self._is_ours(path):
-                raise FolderError(
-                    f"{path}: was not written by the runner and would be overwritten; use another "
-                    f"folder: --output DIR"
-                )
-
-    def _is_ours(self, path: Path) -> bool:
-        """Left after somebody removed `.runner/` alone: our manifest stands beside it."""
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            return self.manifest.read_text(encoding="utf-8").startswith(HEADER)
-        return False
-
     def scan(self, total: int) -> Scan:
-        """One pass over the folder, and over its image folders where it has some, for a plan of
-        `total` images. No file is opened but a claim."""
+        """One pass over the folder and its image folders, for a plan of `total` images. No file is
+        opened but a claim."""
         found = Scan(array("q", [ABSENT]) * total)
         self._scan_into(found, self.dir, "")
         if self.journals.is_dir():
@@ -116,20 +119,51 @@ class OutputFolder:
                 elif entry.name.endswith(".png"):
                     index = image_index(prefix + entry.name, self.images_per_folder)
                     if index is not None:
-                        # A link is no image of ours, wherever it leads.
-                        size = LINK if entry.is_symlink() else _size_of(entry)
+                        size = _size_of(entry)
                         (found.sizes if index < len(found.sizes) else found.beyond)[index] = size
+                    elif is_folder_name(entry.name.removesuffix(".png")):
+                        found.misplaced.append(prefix + entry.name)
                 elif (
-                    self.images_per_folder
-                    and not prefix
-                    and entry.name.isdecimal()
+                    not prefix
+                    and is_folder_name(entry.name)
                     and entry.is_dir(follow_symlinks=False)
                 ):
                     self._scan_into(found, Path(entry.path), f"{entry.name}/")
 
 
+def _refuse_unless(is_right: Callable[[int], bool], path: Path) -> None:
+    """Raises FolderError where something else has the name. A link in a folder from elsewhere would
+    make us write where it leads; a pipe would keep us for ever."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise FolderError(f"{path}: a link, which the runner does not follow; remove it")
+    if not is_right(mode):
+        word = "folder" if is_right is stat.S_ISDIR else "file"
+        raise FolderError(
+            f"{path}: is no {word}, and the runner needs the name for one; remove it, or use "
+            f"another folder: --output DIR"
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a report is of the runner's making: nothing is lost where it is written anew."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            if path.name not in MARKS:
+                return file.read(len(HEADER)) == HEADER
+            is_lines = path.suffix == ".jsonl"
+            text = file.readline(MOST_BYTES) if is_lines else file.read(MOST_BYTES)
+        return not text or MARKS[path.name] in json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return False
+
+
 def _size_of(entry: os.DirEntry[str]) -> int:
-    return entry.stat(follow_symlinks=False).st_size
+    is_file = entry.is_file(follow_symlinks=False)
+    return entry.stat(follow_symlinks=False).st_size if is_file else NO_FILE
 
 
 def _temporaries_in(directory: Path) -> Iterator[tuple[Path, str]]:

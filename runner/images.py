@@ -12,6 +12,7 @@ from runner import files
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from PIL.Image import Image
 
 __all__ = [
     "Committed",
@@ -19,6 +20,7 @@ __all__ = [
     "encode",
     "image_index",
     "image_name",
+    "is_folder_name",
     "read_text",
     "replace",
 ]
@@ -48,23 +50,31 @@ def image_index(name: str, images_per_folder: int | None) -> int | None:
     return index if image_name(index, images_per_folder) == name else None
 
 
+def is_folder_name(name: str) -> bool:
+    """Six digits or more: so the runner names its image folders, and images before `.png`."""
+    return name.isascii() and name.isdecimal() and len(name) >= 6
+
+
 def encode(pixels: "NDArray[np.uint8]", text: Mapping[str, Any], level: int) -> bytes:
     """PNG bytes of an image (H, W, 3 or 4); `text` goes into text chunks before the pixels, values
-    that are no strings as JSON. Level 0 to 9 changes size and time, never a pixel."""
+    that are no strings as JSON, with a CRC-32 of the pixels. Level 0 to 9 changes size and time,
+    never a pixel."""
     from PIL import Image, PngImagePlugin
 
+    image = Image.fromarray(pixels)
     info = PngImagePlugin.PngInfo()
-    for key, value in text.items():
+    for key, value in {**text, "pixels": _crc(image)}.items():
         words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         info.add_itxt(key, words)
     buffer = BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG", pnginfo=info, compress_level=level)
+    image.save(buffer, "PNG", pnginfo=info, compress_level=level)
     return buffer.getvalue()
 
 
 def read_text(path: Path, *, whole: bool = False) -> dict[str, str] | None:
     """The text chunks of a PNG, or None where it is no readable PNG. With `whole`, every pixel is
-    read too, so that a cut file is found."""
+    read too, so that a cut file is found, and a file whose pixels are not those that its text was
+    written for has no text: somebody edited the picture."""
     from PIL import Image
 
     try:
@@ -74,9 +84,15 @@ def read_text(path: Path, *, whole: bool = False) -> dict[str, str] | None:
                 if not path.read_bytes().endswith(PNG_END):
                     return None
             texts = getattr(image, "text", {}) if whole else image.info
+            if whole and texts.get("pixels") != _crc(image):
+                return {}
             return {str(key): value for key, value in texts.items() if isinstance(value, str)}
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
+
+
+def _crc(image: "Image") -> str:
+    return f"{zlib.crc32(image.tobytes()):08x}"
 
 
 def commit(path: Path, data: bytes, launch: str) -> Committed | None:

@@ -60,17 +60,23 @@ class Journal:
         self._append(gave_up=error)
 
     def close(self) -> None:
-        """The last line, which says that this process ended in order."""
+        """The last line, which says that this process ended in order. Raises DiskError: some file
+        systems tell only now that they lost what was written."""
         if self._descriptor is not None:
             self._append(end=True)
-            os.close(self._descriptor)
-            self._descriptor = None
+            with self._told():
+                descriptor, self._descriptor = self._descriptor, None
+                os.close(descriptor)
 
     def _append(self, **values: Any) -> None:
         """A whole line, or none. Raises DiskError."""
+        with self._told(), self._lock:
+            self._write(_line(**values))
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
         try:
-            with self._lock:
-                self._write(_line(**values))
+            yield
         except OSError as error:
             raise DiskError(error.errno, f"{self.path}: {error.strerror}") from error
 

@@ -151,7 +151,7 @@ def guard(path: Path, patience_s: float = 2 * DEAD_AFTER_S) -> Iterator[None]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(path.read_bytes()) if path.is_file() else None  # a pipe would keep us
     except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) and _is_owner(values) else {}

@@ -11,12 +11,15 @@ from typing import Any, TextIO
 
 from runner import model
 from runner.compare import compare, table
-from runner.errors import OfflineError, StrategyError, printable
+from runner.errors import FolderError, OfflineError, StrategyError, printable
 from runner.folder import OutputFolder
 from runner.images import image_name
+from runner.journal import merge
+from runner.lock import live_launches
 from runner.manifest import Loaded, Manifest, Resolved, decide, fill
 from runner.plan import Fingerprints, Plan, Task
 from runner.preflight import check
+from runner.resume import refuse, survey
 from runner.shard import shard
 from runner.start import asked, is_open, notices, recorded_in, settle
 from runner.strategies import Layout
@@ -41,6 +44,7 @@ def show(
     """Print the plan, and what each strategy would need on a machine. Raises what the start of a
     run with this world size would raise, as far as the model's configs are at hand."""
     folder = OutputFolder(output, loaded.manifest.output)
+    folder.check()
     recorded = recorded_in(folder)
     resolved = decide(loaded.manifest, recorded)
     is_drawn = loaded.manifest.seed is None and recorded is None
@@ -78,7 +82,9 @@ def show(
             f"output: {{images_per_folder: 1000}}"
         )
     tasks = _tasks(plan, layout, fingerprints, is_drawn=is_drawn)
+    finished = _finished(folder, plan, fingerprints, remarks) if fingerprints else None
     about = _about(manifest, plan, folder, layout, world_size, remarks, is_drawn=is_drawn)
+    about["finished"] = finished
     if comparison is not None:
         about["comparison"] = comparison
     (_print_json if as_json else _print_table)(about, tasks, out or sys.stdout)
@@ -92,6 +98,21 @@ def _with_revision(manifest: Manifest, resolved: Resolved) -> tuple[Manifest, Of
     except OfflineError as error:
         return fill(manifest, resolved), error
     return fill(manifest, resolved), None
+
+
+def _finished(
+    folder: OutputFolder, plan: Plan, fingerprints: Fingerprints, remarks: list[str]
+) -> int:
+    """How many images a run would keep. What it would refuse is a remark."""
+    if not folder.dir.is_dir():
+        return 0
+    record = merge(folder.journals, len(plan))
+    found = survey(folder, plan, fingerprints, record, live_launches(folder))
+    try:
+        refuse(folder, found, regenerate=False)
+    except FolderError as error:
+        remarks.append(f"a run would be refused: {error}")
+    return found.finished
 
 
 def _owners(plan: Plan, layout: Layout) -> tuple[array[int], array[int]]:
@@ -178,7 +199,8 @@ def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]], out: Te
     print(f"output     {about['output']}", file=out)
     print(f"parameters {_pairs(about['parameters']) or 'the defaults of the pipeline'}", file=out)
     images = f"{about['images']} from {about['prompts']} prompts"
-    print(f"images     {images}, in {about['batches']} batches", file=out)
+    there = f", {about['finished']} of them there" if about["finished"] else ""
+    print(f"images     {images}, in {about['batches']} batches{there}", file=out)
     world = f"{about['replicas']} replicas × {about['ranks_per_replica']} ranks"
     print(f"strategy   {about['strategy']['kind']}: {world} = {about['world_size']}", file=out)
     print(f"shards     {_sizes(about['shards'])} batches", file=out)

@@ -10,14 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.errors import FolderError
-from runner.folder import ABSENT, LINK, OutputFolder
+from runner.folder import ABSENT, NO_FILE, OutputFolder
 from runner.images import read_text
 from runner.journal import Journal, launch_of
 from runner.lock import Shard, live_launches
 from runner.plan import Fingerprints, Plan, Task
 from runner.record import Done, Record, is_skip
 
-__all__ = ["Survey", "asked_images", "clear", "named", "pending_batches", "refuse", "survey"]
+__all__ = [
+    "Survey",
+    "asked_images",
+    "clear",
+    "is_ours",
+    "named",
+    "pending_batches",
+    "refuse",
+    "survey",
+]
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
 NAMED = 8  # indices named in an error
@@ -34,6 +43,7 @@ class Survey:
     adopted: list[tuple[Task, Done]] = field(default_factory=list)  # whole, but not in a journal
     foreign: list[Path] = field(default_factory=list)
     beyond: list[Path] = field(default_factory=list)  # ours, past the end of the list
+    misplaced: Path | None = None  # one of ours, where another images_per_folder puts it
     temporaries: list[tuple[Path, str]] = field(default_factory=list)  # and who wrote them
 
 
@@ -81,12 +91,26 @@ def survey(
         for index, size in sorted(scan.beyond.items())
         if _fingerprint_in(folder.image(index), size)
     ]
+    elsewhere = (folder.dir / name for name in sorted(scan.misplaced))
+    found.misplaced = next(filter(is_ours, elsewhere), None)
     return found
 
 
+def is_ours(path: Path) -> bool:
+    """Whether a PNG carries our words. Its pixels are not read."""
+    return path.is_file() and "fingerprint" in (read_text(path) or {})
+
+
 def refuse(folder: OutputFolder, found: Survey, *, regenerate: bool) -> None:
-    """Raises FolderError for files that the runner did not write and, unless `regenerate`, for
-    finished images that the manifest no longer describes."""
+    """Raises FolderError for files that the runner did not write, for images that another
+    images_per_folder placed and, unless `regenerate`, for finished images that the manifest no
+    longer describes."""
+    if found.misplaced:
+        raise FolderError(
+            f"{folder.dir} has images placed with another images_per_folder than the manifest's "
+            f"{folder.images_per_folder or 'null'} ({found.misplaced.relative_to(folder.dir)}); "
+            f"keep that one, or use another folder: --output DIR"
+        )
     if found.foreign:
         raise FolderError(
             f"{named(path.name for path in found.foreign)} in {folder.dir}: not written by the "
@@ -185,9 +209,9 @@ def _is_broken(path: Path, size: int, done: Done) -> bool:
 
 
 def _fingerprint_in(path: Path, size: int) -> str | None:
-    """The fingerprint that a whole image carries; "" where it carries none, None where it is no
-    whole image. A link is none of ours."""
-    if size == LINK:
+    """The fingerprint that a whole image carries; "" where it carries none of its pixels, None
+    where it is no whole image. A link is none of ours."""
+    if size == NO_FILE:
         return ""
     text = read_text(path, whole=True) if size else None
     return text.get("fingerprint", "") if text is not None else None

@@ -18,7 +18,7 @@ from typing import Any
 from runner import demo, disk, model
 from runner.crashes import quarantined
 from runner.errors import FolderError, InterruptedRunError, RunnerError, StrategyError, refusal
-from runner.files import replace
+from runner.files import DISK_ERRORS, replace
 from runner.folder import HEADER, OutputFolder
 from runner.journal import Journal, merge, pack
 from runner.lock import FolderLock, Shard, guard, live_launches
@@ -93,14 +93,30 @@ def prepare(
     deaths: dict[int, int],
     stop: Stop,
 ) -> Start:
-    """Rank 0 alone. Raises RefusedError in any form: nothing but a folder was made until then."""
+    """Rank 0 alone. Raises RefusedError in any form: no image was touched until then."""
+    try:
+        return _prepare(job, folder, lock, world, deaths, stop)
+    except OSError as error:
+        # A disk that is full or broken may be mended: no fault of what was asked for.
+        if isinstance(error, RunnerError) or error.errno in DISK_ERRORS or not error.filename:
+            raise
+        raise FolderError(f"{error.filename}: {error.strerror}") from error
+
+
+def _prepare(
+    job: Job,
+    folder: OutputFolder,
+    lock: FolderLock,
+    world: World,
+    deaths: dict[int, int],
+    stop: Stop,
+) -> Start:
     begun = time.monotonic()
     folder.prepare()
     lock.acquire()
     folder.stop_file(job.shard).unlink(missing_ok=True)  # a new launch means: go on
-    start, recorded = _settle(job, folder, lock.launch)
+    start = _settle(job, folder, lock.launch)
     record = merge(folder.journals, len(start.plan))
-    _refuse_new_folders(folder, start.manifest, recorded, bool(record.done))
     live = live_launches(folder) - {lock.launch}
     found = survey(folder, start.plan, start.fingerprints, record, live)
     refuse(folder, found, regenerate=job.regenerate)
@@ -141,9 +157,9 @@ def prepare(
     )
 
 
-def _settle(job: Job, folder: OutputFolder, launch: str) -> tuple[Start, Manifest | None]:
-    """The plan with its seed and revision, and what an earlier run recorded. Of sibling shards the
-    first settles what is open for all."""
+def _settle(job: Job, folder: OutputFolder, launch: str) -> Start:
+    """The plan with its seed and revision. Of sibling shards the first settles what is open for
+    all."""
     with guard(folder.locks / "guard"):
         recorded = recorded_in(folder)
         resolved = decide(job.loaded.manifest, recorded)
@@ -152,7 +168,7 @@ def _settle(job: Job, folder: OutputFolder, launch: str) -> tuple[Start, Manifes
         start = _start(job, resolved, launch)
         if recorded is None:
             _record(folder, start)
-    return start, recorded
+    return start
 
 
 def _record(folder: OutputFolder, start: Start) -> None:
@@ -172,18 +188,6 @@ def _start(job: Job, resolved: Resolved, launch: str) -> Start:
 def recorded_in(folder: OutputFolder) -> Manifest | None:
     """The manifest as an earlier run resolved it."""
     return parse(folder.manifest)[0] if folder.manifest.is_file() else None
-
-
-def _refuse_new_folders(
-    folder: OutputFolder, manifest: Manifest, recorded: Manifest | None, has_images: bool
-) -> None:
-    before = recorded.output.images_per_folder if recorded else None
-    now = manifest.output.images_per_folder
-    if recorded and has_images and before != now:
-        raise FolderError(
-            f"{folder.dir}: its images were placed with images_per_folder: {before or 'null'}, the "
-            f"manifest says {now or 'null'}; keep it, or use another folder: --output DIR"
-        )
 
 
 def preflight(start: Start, world: World) -> Start:

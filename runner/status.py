@@ -1,5 +1,6 @@
 """The `status` command: how an output folder stands, from its journals."""
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,24 @@ from runner.lock import Shard, live_launches
 from runner.manifest import Loaded, decide, fill
 from runner.plan import Fingerprints, Plan
 from runner.record import Record
-from runner.report import Launch
-from runner.resume import asked_images
+from runner.report import Counts, Launch
+from runner.resume import asked_images, is_ours
 from runner.start import recorded_in
 
 __all__ = ["status"]
 
+COUNTED = ("images", "done", "failed", "skipped", "missing", "made")
+
 
 def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) -> dict[str, Any]:
-    """The summary, counted anew; unless a job works on the folder, the reports are written too. Its
-    `exit_code` is that of the job that was asked about."""
+    """The summary, counted anew; its `exit_code` is that of the job that was asked about. Only
+    reads, but brings the reports up to date that a killed job left behind.
+
+    Raises FolderError where a run would.
+    """
     folder = OutputFolder(output, loaded.manifest.output)
-    recorded = recorded_in(folder) if folder.was_run() else None
+    folder.check()
+    recorded = recorded_in(folder)
     if recorded is None:
         plan = Plan(loaded.manifest, loaded.prompts, loaded.path)
         return {
@@ -32,31 +39,57 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
             "images": len(plan),
             "sentence": f"never run: 0 of {len(plan)} images in {folder.dir}",
         }
-    live = live_launches(folder) if part is None else set()
     manifest = fill(loaded.manifest, decide(loaded.manifest, recorded))
     plan = Plan(manifest, loaded.prompts, loaded.path)
-    fingerprints = Fingerprints(manifest, model.identity(manifest.model))
-    record = merge(folder.journals, len(plan))
-    launch = _launch(folder, record)
-    if live:
+    live = live_launches(folder)
+    known, record = report.read_summary(folder), merge(folder.journals, len(plan))
+    launch = _launch(known, record)
+    is_running = bool(live) and part is None
+    if is_running:
         launch = launch if launch.id in live else Launch("", 0)  # it only begins
         launch.seconds = round(time.time() - launch.started, 3) if launch.id else None
-    asked = asked_images(plan, limit, part)
-    about = (folder, plan, fingerprints, record, asked, launch)
-    try:
-        counts, dry = report.rebuild(*about, dry=bool(live)), bool(live)
-    except DiskError:  # full, or another user's: the answer holds without the files
-        counts, dry = report.rebuild(*about, dry=True), True
-    most, account = manifest.max_failures, record.account(launch.id)
+    fingerprints = Fingerprints(manifest, model.identity(manifest.model))
+    about = (folder, plan, fingerprints, record, asked_images(plan, limit, part), launch)
+    counts, account = report.rebuild(*about, dry=True), record.account(launch.id)
+    most = manifest.max_failures
     is_over = account.gave_up or (most is not None and counts.failed >= most)
-    outcome = "running" if live else report.outcome(counts, gave_up=is_over)
-    summary = report.write_summary(folder, outcome, counts, launch, account, dry=dry)
+    outcome = "running" if is_running else report.outcome(counts, gave_up=is_over)
+    told = (folder, outcome, counts, launch, account)
+    summary = report.write_summary(*told, dry=True)
+    if not live:
+        if unfit := _unfit(folder, len(plan), counts):
+            return {**summary, "exit_code": int(ExitCode.REFUSED), "sentence": unfit}
+        if _is_stale(known, summary):
+            with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
+                report.rebuild(*about)
+                report.write_summary(*told)
     return {**summary, "sentence": report.sentence(summary, folder)}
 
 
-def _launch(folder: OutputFolder, record: Record) -> Launch:
+def _unfit(folder: OutputFolder, total: int, counts: Counts) -> str:
+    """What a run would be refused for: finished images that the manifest would not make."""
+    scan = folder.scan(total)
+    beyond = map(folder.image, scan.beyond)
+    elsewhere = (folder.dir / name for name in scan.misplaced)
+    number = counts.changed + sum(map(is_ours, beyond)) + any(map(is_ours, elsewhere))
+    if not number:
+        return ""
+    return (
+        f"refused: {folder.dir} has finished images that this manifest would not make ({number}); "
+        f"a run says which, and remakes or removes just those with --regenerate"
+    )
+
+
+def _is_stale(known: dict[str, Any], summary: dict[str, Any]) -> bool:
+    """Whether the reports speak of a job that was killed, or of other images."""
+    return known.get("outcome") in (None, "running") or any(
+        known.get(key) != summary[key] for key in COUNTED
+    )
+
+
+def _launch(known: dict[str, Any], record: Record) -> Launch:
     """The last launch as the summary tells it; where that is lost, as the journals do."""
-    values: Any = report.read_summary(folder).get("launch")
+    values: Any = known.get("launch")
     try:
         return Launch(**values)
     except TypeError:

@@ -81,10 +81,9 @@ def work(rank: Rank, start: Start, on_lost: Callable[[], None]) -> None:
     except Exception as error:
         with contextlib.suppress(OSError):
             journal.error(f"rank {world.rank}: {error!r}", traceback.format_exc())
-        raise
-    finally:
-        with contextlib.suppress(OSError):
             journal.close()
+        raise
+    journal.close()
 
 
 def wait_for_all(rank: Rank) -> list[int]:

@@ -4,12 +4,16 @@ torchrun, `accelerate launch` and plain `python` all end here; nothing else in t
 the environment for a rank.
 """
 
+import contextlib
+import json
 import os
 import re
 import socket
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from runner.errors import LaunchError
@@ -17,7 +21,15 @@ from runner.errors import LaunchError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Machine", "World", "own_devices", "set_device", "this_machine", "world_from"]
+__all__ = [
+    "Machine",
+    "World",
+    "own_devices",
+    "set_device",
+    "tell_launcher",
+    "this_machine",
+    "world_from",
+]
 
 _TORCHRUN = "torchrun --standalone --nproc-per-node N -m runner MANIFEST"
 
@@ -82,6 +94,16 @@ def world_from(environ: Mapping[str, str] | None = None) -> World:
     if not 0 <= world.rank < world.world_size:
         raise LaunchError(f"RANK={world.rank} is not below WORLD_SIZE={world.world_size}")
     return world
+
+
+def tell_launcher(words: str) -> None:
+    """Why this process ends with another code than 0: torchrun shows it below its own traceback."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        # In torch's own form; any other brings a warning.
+        extra = {"py_callstack": words, "timestamp": str(int(time.time()))}
+        with contextlib.suppress(OSError):
+            Path(path).write_text(json.dumps({"message": {"message": words, "extraInfo": extra}}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The background writer: results → PNG files and journal lines, beside the next batch."""
 
 import contextlib
-import os
 import queue
+import stat
 import threading
 import time
 import traceback
@@ -124,9 +124,11 @@ class Writer:
         """The fingerprint in the file that has the task's name, "" for a file not ours, None for
         no file."""
         path = self.folder.image(task.index)
-        if not os.path.lexists(path):
+        try:
+            is_plain = stat.S_ISREG(path.lstat().st_mode)
+        except FileNotFoundError:
             return None
-        text = None if path.is_symlink() else images.read_text(path)
+        text = images.read_text(path) if is_plain else None
         return (text or {}).get("fingerprint", "")
 
     def _fail(self, failure: Failure) -> None:

@@ -130,7 +130,8 @@ class Chaos:
             time.sleep(0.02)
 
     def _kill_a_rank(self, process: Any, disk: "Disk") -> None:
-        kill(self.random.choice(workers(process.pid) or [psutil.Process(process.pid)]))
+        with suppress(psutil.NoSuchProcess):  # it may have ended by itself
+            kill(self.random.choice(workers(process.pid) or [psutil.Process(process.pid)]))
 
     def _kill_the_launcher(self, process: Any, disk: "Disk") -> None:
         process.kill()

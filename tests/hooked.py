@@ -1,7 +1,8 @@
 """The runner with the fake renderer in place of a diffusers pipeline, and faults on demand.
 
 python tests/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HOOKS is JSON, prompts by their
-text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "load": "raise", "clock": 3600}
+text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "load": "raise", "clock": 3600}.
+{"slow": {"seconds": 3, "launches": 2}}: so slow, the first two times that Slurm starts the job.
 """
 
 import faulthandler
@@ -24,7 +25,9 @@ from runner.plan import Task
 
 class Hooked(FakePipeline):
     def __init__(self, hooks: dict[str, Any], stop: Any) -> None:
-        super().__init__(stop, hooks.get("seconds", 0.0))
+        slow = hooks.get("slow", {})
+        is_slow = int(os.environ.get("SLURM_RESTART_COUNT", 0)) < slow.get("launches", 0)
+        super().__init__(stop, (slow if is_slow else hooks).get("seconds", 0.0))
         self.hooks = hooks
 
     def render(

@@ -1,6 +1,7 @@
 """Two hosts on this machine: network, process and host-name namespaces of their own, one disk."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,6 +86,17 @@ class Hosts:
 
     def mend(self) -> None:
         _ip("-n", self.names[1], "link", "set", "veth", "up")
+
+
+def missing() -> str:
+    """What this machine lacks for it; "" where it has all."""
+    lacks = [name for name in ("ip", "unshare") if not shutil.which(name)]
+    lacks = [*(["root"] if os.geteuid() else []), *lacks]
+    # A container may not be allowed to make them; here they vanish with the command.
+    probe = "unshare --net --uts --pid --fork --mount-proc ip link add veth type veth"
+    if not lacks and subprocess.run(probe.split(), capture_output=True).returncode:
+        lacks = ["network namespaces"]
+    return ", ".join(lacks)
 
 
 def static(node: int) -> list[str]:

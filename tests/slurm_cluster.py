@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import time
@@ -175,8 +176,7 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def is_possible() -> bool:
-    """Root, and the daemons installed."""
-    from shutil import which
-
-    return os.geteuid() == 0 and all(which(name) for name in ("slurmctld", "slurmd", "munged"))
+def missing() -> str:
+    """What this machine lacks for it; "" where it has all."""
+    lacks = [name for name in ("slurmctld", "slurmd", "munged") if not shutil.which(name)]
+    return ", ".join([*(["root"] if os.geteuid() else []), *lacks])

@@ -84,7 +84,8 @@ def test_png_keeps_pixels_and_text(tmp_path: Path) -> None:
         assert done == (len(data), zlib.crc32(data))
         with Image.open(path) as image:
             assert np.array_equal(np.asarray(image), PIXELS)
-        wanted = {**text, "parameters": '{"height": 16}'}
+        crc = f"{zlib.crc32(PIXELS.tobytes()):08x}"
+        wanted = {**text, "parameters": '{"height": 16}', "pixels": crc}
         assert images.read_text(path) == wanted
         assert images.read_text(path, whole=True) == wanted
     assert images.commit(path, data, "launch") is None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import zlib
 from itertools import pairwise
 from pathlib import Path
 
@@ -71,6 +72,16 @@ def test_hostile_yaml_is_refused_in_words(
     assert err.startswith("runner: job.yaml")
     assert len(err) < 20_000
     assert not Path("pwned").exists()
+
+
+@pytest.mark.parametrize("words", [["validate", "a\udcff.yaml"], ["m.yaml", "--output", "\udcff"]])
+def test_words_that_are_not_utf8_are_refused_in_a_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert "not UTF-8" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["journal", "locks", "locks/guard", "summary.json", "000000"])
@@ -155,7 +166,10 @@ def test_a_hostile_image_is_no_image_of_ours(tmp_path: Path) -> None:
     Image.new("RGB", (4, 4)).save(path, pnginfo=info)
     for journal in (job.output / ".runner" / "journal").glob("*"):
         journal.unlink()
-    assert job.run().code == 0  # adopted: its pixels cannot be known, its record is empty
+    assert job.run().code == 2
+    info.add_text("pixels", f"{zlib.crc32(bytes(48)):08x}")
+    Image.new("RGB", (4, 4)).save(path, pnginfo=info)
+    assert job.run().code == 0  # adopted: who forges all of it is believed; its record is empty
     assert len(job.metadata()) == 2
     (job.output / "summary.json").write_text(json.dumps({"launch": {"x": 1}, "done": []}))
     assert job.status() == 0

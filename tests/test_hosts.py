@@ -1,22 +1,20 @@
 """Two hosts: a run over both, a cable pulled, a host killed."""
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from shutil import which
 
 import pytest
-from hosts import Hosts, elastic, static
+from hosts import Hosts, elastic, missing, static
 from jobs import Job, ended, wait_for
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.skipif(os.geteuid() != 0 or not which("ip"), reason="needs root and iproute2"),
+    pytest.mark.skipif(bool(missing()), reason=f"two hosts need {missing()}"),
 ]
-IMAGES = 40
-SLOW = {"seconds": 1.0}
+IMAGES = 24
+SLOW = {"seconds": 0.7}
 WITHIN_S = 180
 
 

@@ -13,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from jobs import ENVIRONMENT, HOOKED, ROOT, Job, ended, running
+from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 
 FILE = ROOT / "cluster" / "kubernetes.yaml"
 VERSION = "1.33"  # the first in which every field here is stable
@@ -35,6 +36,24 @@ def test_it_is_valid_and_a_misspelt_key_is_not() -> None:
     wrong["spec"]["backoffLimitPerIndexes"] = 3
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, VERSION, strict=True)
+
+
+def test_the_train_job_is_valid_and_a_misspelt_key_is_not() -> None:
+    """By the models that Kubeflow generates from its schema: they drop a key that they lack."""
+    spec = yaml.safe_load((ROOT / "cluster" / "trainjob.yaml").read_text())
+    assert train_job(spec) == spec
+    patch = spec["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]
+    patch["replicatedJob"] = patch.pop("replicatedJobs")
+    assert train_job(spec) != spec
+    spec["spec"]["trainer"]["numNodes"] = "two"
+    with pytest.raises(ValueError, match="numNodes"):
+        train_job(spec)
+
+
+def train_job(spec: dict[str, Any]) -> dict[str, Any]:
+    job = TrainerV1alpha1TrainJob.from_dict(spec)
+    assert job is not None
+    return dict(job.to_dict())
 
 
 def test_its_numbers_agree() -> None:

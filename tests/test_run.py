@@ -1,10 +1,13 @@
 """Whole runs of one process with a tiny real model: resume, changes, failures, reports."""
 
 import gc
+import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 import torch
 from conftest import FAST, lines, pixels, stamps, summary
 from jobs import wait_for
-from PIL import Image
+from PIL import Image, ImageOps, PngImagePlugin
 
 import runner.images
 from runner import pipeline, probe
@@ -27,8 +30,10 @@ from runner.errors import (
     ModelError,
     StrategyError,
 )
+from runner.folder import HEADER
 from runner.manifest import load, parse
 from runner.pipeline import Pipeline
+from runner.planned import show
 from runner.run import run
 from runner.start import Job
 from runner.status import status
@@ -248,9 +253,15 @@ def test_files_of_others_are_never_overwritten(bench: Bench) -> None:
 def test_a_picture_put_in_place_of_an_image_is_not_removed(bench: Bench) -> None:
     bench.run()
     path = bench.output / "000001.png"
+    with Image.open(path) as image:
+        words = PngImagePlugin.PngInfo()
+        for key, value in image.text.items():
+            words.add_itxt(key, value)
+        edited = ImageOps.invert(image)
     for save in (
         lambda: Image.new("RGB", (64, 64)).save(path, "JPEG"),
         lambda: path.write_text("x"),
+        lambda: edited.save(path, pnginfo=words),  # as an editor does that keeps our words
     ):
         save()
         before = path.read_bytes()
@@ -284,6 +295,56 @@ def test_reports_of_others_are_never_overwritten(bench: Bench, name: str) -> Non
     with pytest.raises(FolderError, match=f"{name}: was not written by the runner"):
         bench.run()
     assert (bench.output / name).read_text() == "theirs"
+
+
+def test_reports_put_there_after_a_refused_run_are_not_overwritten(bench: Bench) -> None:
+    """The refused run left a folder `.runner`, which says nothing about who wrote the rest."""
+    bench.values["dtype"] = "float16"
+    with pytest.raises(StrategyError):
+        bench.run()
+    theirs = bench.output / "metadata.jsonl"
+    theirs.write_text('{"file_name": "a.png", "text": "mine"}\n')
+    bench.values["dtype"] = "float32"
+    with pytest.raises(FolderError, match=r"metadata.jsonl: was not written by the runner"):
+        bench.run()
+    assert "mine" in theirs.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("metadata.jsonl", Path.mkdir),
+        ("summary.json", Path.mkdir),
+        ("failures.jsonl", os.mkfifo),
+        ("manifest.yaml", Path.mkdir),
+        (".runner", Path.touch),
+        (".runner/locks", Path.touch),
+        (".runner/locks/guard", os.mkfifo),
+        (".runner/stop", Path.mkdir),
+        (".runner/locks/all.json", os.mkfifo),
+        ("000001", Path.touch),
+        ("000000/000001.png", os.mkfifo),
+        ("", Path.touch),
+    ],
+)
+def test_names_of_ours_that_are_something_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Path], None]
+) -> None:
+    """A folder or a pipe instead of a file, a file instead of a folder: one line, and no hang."""
+    monkeypatch.setattr("runner.lock.DEAD_AFTER_S", 0.5)
+    monkeypatch.setattr("runner.lock.is_alive.__defaults__", (0.5,))
+    bench.values["output"] = {"images_per_folder": 2}
+    path = bench.output / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make(path)
+    if name.endswith("all.json"):  # a lock of nobody
+        assert bench.run(limit=1) is ExitCode.COMPLETE
+        return
+    with pytest.raises(FolderError, match=re.escape(path.name)):
+        bench.run()
+    if name not in (".runner/stop", "000000/000001.png"):
+        with pytest.raises(FolderError, match=re.escape(path.name)):
+            bench.status()
 
 
 def test_links_in_the_folder_are_not_followed(bench: Bench, tmp_path: Path) -> None:
@@ -487,7 +548,20 @@ def test_image_folders_and_their_change(bench: Bench) -> None:
     folder = datasets.load_dataset("imagefolder", data_dir=str(bench.output), split="train")
     assert folder["index"] == list(range(5))
     bench.values["output"] = {}
-    with pytest.raises(FolderError, match="images_per_folder"):
+    with pytest.raises(FolderError, match=r"images_per_folder .*null \(000000/000000.png\)"):
+        bench.run()
+    assert bench.status()["exit_code"] == 2
+
+
+def test_image_folders_that_come_when_all_records_are_gone(bench: Bench) -> None:
+    """No image gets a second name."""
+    bench.values["prompts"] = PROMPTS[:2]
+    bench.run()
+    shutil.rmtree(bench.output / ".runner")
+    for path in (*bench.output.glob("*.json*"), bench.output / "manifest.yaml"):
+        path.unlink()
+    bench.values["output"] = {"images_per_folder": 1}
+    with pytest.raises(FolderError, match=r"images_per_folder .*1 \(000000.png\)"):
         bench.run()
 
 
@@ -602,10 +676,23 @@ def test_status_before_and_after(bench: Bench) -> None:
     assert told["sentence"].startswith("never run: 0 of 5 images")
     bench.run()
     (bench.output / "000004.png").unlink()
+    reports = [bench.output / "metadata.jsonl", bench.output / "summary.json"]
+    before = [path.read_bytes() for path in reports]
+    bench.values["prompts"][1] = "a blue fox"
+    told = bench.status()
+    assert told["exit_code"] == 2  # as a run would
+    assert "finished images that this manifest would not make (1)" in told["sentence"]
+    bench.values["prompts"][1:] = []
+    assert bench.status()["exit_code"] == 2
+    assert [path.read_bytes() for path in reports] == before
+    bench.values["prompts"] = list(PROMPTS)
     told = bench.status()
     assert (told["outcome"], told["exit_code"], told["missing"]) == ("interrupted", 75, 1)
     assert len(lines(bench.output / "metadata.jsonl")) == 4
     assert bench.status(limit=4)["exit_code"] == 0
+    before = [path.stat().st_ino for path in reports]
+    assert bench.status()["exit_code"] == 75
+    assert [path.stat().st_ino for path in reports] == before  # nothing new: only read
 
 
 @pytest.fixture
@@ -729,7 +816,26 @@ def test_a_folder_that_cannot_be_made(bench: Bench, tmp_path: Path) -> None:
 
 def test_a_broken_recorded_manifest_is_told(bench: Bench) -> None:
     bench.run()
-    (bench.output / "manifest.yaml").write_text("model: [")
-    with pytest.raises(ManifestError, match=r"manifest.yaml:2: not YAML"):
+    (bench.output / "manifest.yaml").write_text(HEADER + "model: [")
+    with pytest.raises(ManifestError, match=r"manifest.yaml:3: not YAML"):
         bench.run()
     assert os.listdir(bench.output / ".runner" / "locks") == ["guard"]
+
+
+def test_a_plan_knows_what_is_there(bench: Bench) -> None:
+    def planned() -> dict[str, Any]:
+        out = StringIO()
+        show(load(bench.write(**bench.values)), bench.output, 1, as_json=True, out=out)
+        return dict(json.loads(out.getvalue()))
+
+    assert planned()["finished"] == 0
+    bench.run(limit=3)
+    before = stamps(bench.output)
+    plan = planned()
+    assert (plan["finished"], plan["images"], plan["remarks"]) == (3, 5, [])
+    bench.values["prompts"][1] = "a blue fox"
+    plan = planned()
+    assert plan["finished"] == 2
+    assert "a run would be refused" in plan["remarks"][0]
+    assert "(1: the manifest changed since)" in plan["remarks"][0]
+    assert stamps(bench.output) == before

@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 import pytest
 from jobs import ENVIRONMENT, HOOKED, ROOT, Job, kill, wait_for
-from slurm_cluster import Slurm, is_possible
+from slurm_cluster import Slurm, missing
 
 from runner.cli import main
 
 cluster = [
     pytest.mark.cluster,
-    pytest.mark.skipif(not is_possible(), reason="needs root, slurm-wlm and munge"),
+    pytest.mark.skipif(bool(missing()), reason=f"a Slurm of its own needs {missing()}"),
 ]
 
 
@@ -124,11 +124,13 @@ class TestSlurm:
 
     @pytest.mark.parametrize("slurm", [{}, {"requeue_exit": True}], indirect=True)
     def test_two_nodes_over_time_limits_until_complete(self, tmp_path: Path, slurm: Slurm) -> None:
+        """Slow enough that the first launches cannot make all within their two minutes."""
         limits = 1 if slurm.extra else 2
-        images = 40 * limits
+        images = 80 * limits
         job = Job(tmp_path, images, stop_grace_s=10)
+        slow = {"seconds": 3.0, "launches": limits}
         text = batch(
-            job, "--nodes=2", "--gpus-per-node=1", "--time=2", "--signal-lead-s=60", seconds=4.0
+            job, "--nodes=2", "--gpus-per-node=1", "--time=2", "--signal-lead-s=80", slow=slow
         )
         number = slurm.submit(text)
         slurm.wait(number, ["COMPLETED"], 600)

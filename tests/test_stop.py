@@ -111,7 +111,9 @@ def test_the_stop_command_and_a_stale_stop_file(tmp_path: Path) -> None:
         job.wait_for_images(3)
         asked = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
         assert asked.stdout == "asked 1 jobs to stop\n"
-        ended(process, 25)
+        end = ended(process, 25)
+    # torchrun's own traceback ends with our words.
+    assert "traceback : stopped as asked; run the same command again to go on" in end.err
     is_stopped_whole(job, 3)
     assert (job.output / ".runner" / "stop").exists()
     assert job.run(processes=2).code == 0  # a new launch means: go on
@@ -120,16 +122,19 @@ def test_the_stop_command_and_a_stale_stop_file(tmp_path: Path) -> None:
     assert asked.stdout == f"no job works on {job.output}\n"
 
 
+# Case 64: two launches at once, as the documents say, meet at no port.
 def test_a_stop_file_of_one_shard_leaves_the_other_alone(tmp_path: Path) -> None:
     job = Job(tmp_path, 30)
     with (
-        running(job.start("--shard", "1/2", hooks=SLOW)) as one,
-        running(job.start("--shard", "2/2", hooks=SLOW)) as two,
+        running(job.start("--shard", "1/2", processes=2, hooks=SLOW)) as one,
+        running(job.start("--shard", "2/2", processes=2, hooks=SLOW)) as two,
     ):
         job.wait_for_images(4)
         (job.output / ".runner" / "stop-1-of-2").touch()
-        assert ended(one, 10).code == 75
-        assert ended(two, 20).code == 0
+        assert ended(one, 20).code == 1
+        assert ended(two, 60).code == 0
+    assert job.status("--shard", "1/2") == 75
+    assert job.status("--shard", "2/2") == 0
 
 
 def test_workers_end_when_their_launcher_is_killed(tmp_path: Path) -> None:

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Installs what `make test-cluster` needs, where that is possible. What is missing then is said in
+# a line, and the tests that need it are skipped: each says why.
+set -uo pipefail
+declare -A packages=(
+    [slurmctld]=slurm-wlm [munged]=munge [ip]=iproute2 [mkfs.btrfs]=btrfs-progs [fusermount3]=fuse3
+)
+missing() { for tool in "${!packages[@]}"; do command -v "$tool" > /dev/null || echo "$tool"; done; }
+
+PATH=$PATH:/usr/sbin:/sbin
+wanted=$(for tool in $(missing); do echo "${packages[$tool]}"; done)
+[[ $wanted ]] || exit 0
+if [[ $EUID == 0 ]] && command -v apt-get > /dev/null; then
+    export DEBIAN_FRONTEND=noninteractive
+    # shellcheck disable=SC2086
+    { apt-get update -q && apt-get install -qy --no-install-recommends $wanted; } > /dev/null
+fi
+left=$(missing | xargs)
+[[ -z $left ]] || echo "test-cluster: skipping what needs $left: not here, and not installable"
