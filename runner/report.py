@@ -18,7 +18,7 @@ from runner.folder import OutputFolder
 from runner.images import image_name
 from runner.journal import launch_of
 from runner.plan import Fingerprints, Plan, Task
-from runner.record import Account, Done, Record, Work, is_skip
+from runner.record import Account, Done, Failed, Record, Work, is_skip
 
 __all__ = [
     "Counts",
@@ -51,6 +51,21 @@ class Counts:
     truncated: int = 0  # of those done, with a text that a tokenizer cut
     first_truncated: list[int] = field(default_factory=list)
     changed: int = 0  # of those left, finished as the manifest was before
+
+    def add_done(self, index: int, made: Mapping[str, Any], *, is_new: bool) -> None:
+        self.done += 1
+        self.made += is_new
+        if "truncated" in made:
+            self.truncated += 1
+            self.first_truncated += [index] if self.truncated <= NAMED else []
+
+    def add_left(self, failed: Failed | None, on_flagged: str, *, asked: bool) -> None:
+        is_skipped = failed is not None and is_skip(failed, on_flagged)
+        self.left += asked and not is_skipped
+        if failed:
+            self.skipped += is_skipped
+            self.failed += not is_skipped
+            self.left_failed += asked and not is_skipped
 
 
 @dataclass(slots=True)
@@ -112,12 +127,8 @@ def rebuild(
         for task in plan.tasks():
             done, fingerprint = record.done.get(task.index), fingerprints.of(task)
             if done is not None and done[:2] == (fingerprint, sizes[task.index]):
-                counts.done += 1
                 made = done.made
-                if "truncated" in made:
-                    counts.truncated += 1
-                    counts.first_truncated += [task.index] if counts.truncated <= NAMED else []
-                counts.made += launch.made(done)
+                counts.add_done(task.index, made, is_new=launch.made(done))
                 name = image_name(task.index, folder.images_per_folder)
                 common = {"model": model.id, "revision": model.revision}
                 line = {"file_name": name, **_about(task), **common, **made}
@@ -127,12 +138,8 @@ def rebuild(
             failed = record.failed.get(task.index)
             if failed and failed.fingerprint != fingerprint:
                 failed = None
-            is_skipped = failed is not None and is_skip(failed, manifest.on_flagged)
-            counts.left += asked[task.index] and not is_skipped
+            counts.add_left(failed, manifest.on_flagged, asked=bool(asked[task.index]))
             if failed:
-                counts.skipped += is_skipped
-                counts.failed += not is_skipped
-                counts.left_failed += asked[task.index] and not is_skipped
                 failing.append(task.index)
 
     def failures() -> Iterator[bytes]:
