@@ -104,9 +104,9 @@ def medians(runs: Sequence[Measured]) -> Measured:
 
 
 def row(name: str, run: Measured, floor: Measured) -> str:
-    """A line of the table; efficiency is the floor's time in calls over this one's time."""
+    """A line of the table; efficiency is the floor's time over this one's, both without start-up."""
     times = f"{run.work_s:>7.1f} {run.wall_s:>7.1f} {run.start_up_s:>8.1f} {run.cpu_s:>7.1f}"
-    efficiency = floor.calls_s / run.work_s
+    efficiency = floor.work_s / run.work_s
     return (
         f"{name:<34} {run.rate:>8.2f} {times} {run.idle:>6.1%} {run.peak_mb:>8.0f} "
         f"{efficiency:>10.3f}"
