@@ -104,7 +104,7 @@ def medians(runs: Sequence[Measured]) -> Measured:
 
 
 def row(name: str, run: Measured, floor: Measured) -> str:
-    """A line of the table; efficiency is the floor's time over this one's, both without start-up."""
+    """A line; efficiency is the floor's time over this one's, both without start-up."""
     times = f"{run.work_s:>7.1f} {run.wall_s:>7.1f} {run.start_up_s:>8.1f} {run.cpu_s:>7.1f}"
     efficiency = floor.work_s / run.work_s
     return (
