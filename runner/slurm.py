@@ -151,6 +151,10 @@ for try in 1 2 3; do
     fi
     # Something died, and the images that are missing are worth another try.
 done
+id=${{SLURM_ARRAY_JOB_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}
+id=${{id:-$SLURM_JOB_ID}}
+# A job that was cancelled or preempted is over for Slurm: to requeue it here would undo that.
+scontrol show job -o "$id" | grep -q " JobState=RUNNING " || exit 1
 if [[ ! $signalled ]] && ((SECONDS < 600)); then
     echo "died $try times in $SECONDS seconds; see the errors above"
     exit 1
@@ -158,5 +162,5 @@ fi
 if scontrol show config | grep -Eq '^RequeueExit += .*\\b75\\b'; then
     exit 75
 fi
-scontrol requeue "$SLURM_JOB_ID"
+scontrol requeue "$id"
 """
