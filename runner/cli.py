@@ -1,7 +1,6 @@
 """Arguments → a command; errors → one line on one rank; outcomes → exit codes."""
 
 import argparse
-import contextlib
 import dataclasses
 import gc
 import json
@@ -66,10 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             told = printable(str(error)).replace("\n", "\nrunner: ")
             print(f"runner: {told}", file=sys.stderr, flush=True)
         return int(error.exit_code)
-    except BrokenPipeError:  # `runner plan job.yaml | head`
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitCode.COMPLETE)
     except OSError as error:  # a folder that is another user's, say
         told = printable(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         print(f"runner: {told}", file=sys.stderr, flush=True)

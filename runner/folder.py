@@ -50,6 +50,7 @@ class OutputFolder:
         self.journals = self.own / "journal"
         self.locks = self.own / "locks"
         self.logs = self.own / "logs"
+        self.trial = self.own / "trial.json"
         self.manifest = directory / "manifest.yaml"
         self.metadata = directory / "metadata.jsonl"
         self.failures = directory / "failures.jsonl"

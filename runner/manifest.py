@@ -15,6 +15,8 @@ from pydantic import (
     Field,
     Tag,
     ValidationError,
+    ValidationInfo,
+    field_validator,
 )
 
 import runner
@@ -138,6 +140,13 @@ class Manifest(Settings):
         Discriminator(_prompts_form),
     ]
     versions: dict[str, str] = Field(default_factory=dict)  # as run: recorded, never read
+
+    @field_validator("batch_sizes")
+    @classmethod
+    def _only_with_auto(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
+        if value and info.data.get("batch_size", "auto") != "auto":
+            raise ValueError("what batch_size: auto found; use it with that")
+        return value
 
     @property
     def largest_batch(self) -> int:

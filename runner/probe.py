@@ -1,12 +1,18 @@
 """`batch_size: auto` → how many images of a size are best made at once, found by trying.
 
 Sizes are tried from the largest image down. The batch is doubled until there is no memory, or two
-doublings made no more images per second. A size of about as many pixels takes the same.
+doublings made no more images per second. A size of about as many pixels takes the same. What is
+being tried is noted in a file: where the process dies of it (the kernel ran out of memory), the
+next launch tries less.
 """
 
 import dataclasses
+import json
+import stat
+import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from runner.errors import InterruptedRunError
 from runner.pipeline import DroppedError, Renderer
@@ -25,21 +31,45 @@ SHORT_S = 0.5  # trials shorter than this are repeated
 REPEATS = 3
 
 
-def probe(renderer: Renderer, tasks: Iterable[Task], replicas: int, stop: Stop) -> dict[str, int]:
-    """Size → images of one call, for the sizes that were tried; see `plan.batch_limit`.
+def probe(
+    renderer: Renderer, tasks: Iterable[Task], replicas: int, stop: Stop, note: Path
+) -> dict[str, int]:
+    """Size → images of one call, for the sizes that were tried; see `plan.batch_limit`. `note` is
+    the file of what is being tried.
 
     Raises InterruptedRunError where the job is asked to stop meanwhile.
     """
     first, counts = _sizes(tasks)
     share = sum(counts.values()) // (BATCHES_A_REPLICA * replicas) if replicas > 1 else LARGEST
     found: dict[str, int] = {}
+    deadly_name, deadly = _deadly(note)
     try:
         for alike in _groups(counts):
             most = min(LARGEST, share, max(counts[name] for name in alike))
-            found[alike[0]] = _best(renderer, _short(first[alike[0]]), most, stop)
+            if deadly_name in alike:
+                most = min(most, deadly - 1)
+            found[alike[0]] = _best(renderer, _short(first[alike[0]]), most, stop, note)
     except DroppedError:
         raise _stopped() from None
+    finally:
+        note.unlink(missing_ok=True)
     return found
+
+
+def _deadly(note: Path) -> tuple[str, int]:
+    """What the last launch tried as it died: a size and a number of images; or none."""
+    try:
+        text = note.read_text() if stat.S_ISREG(note.lstat().st_mode) else ""
+        values = json.loads(text)
+        name, images = str(values["size"]), int(values["images"])
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return "", 0
+    print(
+        f"runner: batch_size auto: the last launch died while it tried {images} images of {name} "
+        f"at once; trying fewer",
+        file=sys.stderr,
+    )
+    return name, images
 
 
 def _sizes(tasks: Iterable[Task]) -> tuple[dict[str, Task], dict[str, int]]:
@@ -73,11 +103,12 @@ def _short(task: Task) -> Task:
     return dataclasses.replace(task, parameters=parameters)
 
 
-def _best(renderer: Renderer, task: Task, most: int, stop: Stop) -> int:
+def _best(renderer: Renderer, task: Task, most: int, stop: Stop, note: Path) -> int:
     if most < 2 or not renderer.tries([task]):  # the first call prepares what later ones reuse
         return 1
     best, best_rate, size = 1, _rate(renderer, task, 1, stop), 2
     while size <= min(most, best * 2**PATIENCE):
+        note.write_text(json.dumps({"size": size_name(task.parameters), "images": size}))
         rate = _rate(renderer, task, size, stop)
         if not rate:
             break

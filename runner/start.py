@@ -115,6 +115,7 @@ def _prepare(
     folder.prepare()
     lock.acquire()
     folder.stop_file(job.shard).unlink(missing_ok=True)  # a new launch means: go on
+    stop.watch_file(folder.stop_file(job.shard))
     start = _settle(job, folder, lock.launch)
     record = merge(folder.journals, len(start.plan))
     live = live_launches(folder) - {lock.launch}
@@ -127,10 +128,12 @@ def _prepare(
     # What ended a replica may do so again: the others first.
     lost = {index for index, failed in record.failed.items() if failed.kind == LOST}
     pending = pending_batches(start.plan, found.todo, wanted, lost)
-    if pending:
+    # Which batches are a shard's own is not known before their sizes are.
+    has_work = bool(pending) or (job.shard is not None and any(found.todo))
+    if has_work:
         start = preflight(start, world)
         disk.check(folder)
-    if pending and is_open(start.manifest):
+    if has_work and is_open(start.manifest):
         start = _settle_batches(start, job, folder, world, stop)
         wanted = asked_images(start.plan, job.limit, job.shard)
         pending = pending_batches(start.plan, found.todo, wanted, lost)
@@ -144,7 +147,8 @@ def _prepare(
         journal.failed(index, fingerprint, "crashed", "its process died, and again alone", "")
     journal.close()
     pack(folder.journals, record, live_launches(folder), lock.launch)
-    _record(folder, start)
+    if not is_open(start.manifest):  # with nothing to do; a sibling shard may have settled it
+        _record(folder, start)
     # The survey's own journal came between the last launch and this one.
     return dataclasses.replace(
         start,
@@ -240,7 +244,7 @@ def _settle_batches(
         sizes = decide(job.loaded.manifest, recorded).batch_sizes
         renderer = start.renderer
         if not sizes:
-            sizes, renderer = _try_batches(start, world, stop)
+            sizes, renderer = _try_batches(start, job, folder, world, stop)
         resolved = start.resolved.model_copy(update={"batch_sizes": sizes})
         settled = _start(job, resolved, start.launch)
         start = dataclasses.replace(settled, choice=start.choice, renderer=renderer)
@@ -250,7 +254,9 @@ def _settle_batches(
     return start
 
 
-def _try_batches(start: Start, world: World, stop: Stop) -> tuple[dict[str, int], Any]:
+def _try_batches(
+    start: Start, job: Job, output: OutputFolder, world: World, stop: Stop
+) -> tuple[dict[str, int], Any]:
     """Batch sizes, and the pipeline that they were tried on."""
     strategy, spec = start.manifest.strategy, start.manifest.model
     if not strategy.tries_batches:
@@ -261,8 +267,8 @@ def _try_batches(start: Start, world: World, stop: Stop) -> tuple[dict[str, int]
     folder = model.local_folder(spec) or model.download(spec)
     device = set_device(world, share=strategy.shares_node)
     renderer = load(start.manifest, folder, strategy, device, stop, world)
-    replicas = strategy.layout(world).replicas
-    return probe(renderer, start.plan.tasks(), replicas, stop), renderer
+    replicas = strategy.layout(world).replicas * (job.shard[1] if job.shard else 1)
+    return probe(renderer, start.plan.tasks(), replicas, stop, output.trial), renderer
 
 
 def asked(

@@ -39,10 +39,10 @@ class Machine:
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
+def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, int]]:
     def find(machine: Machine, plan: Plan, replicas: int = 1) -> dict[str, int]:
         monkeypatch.setattr(probe.time, "perf_counter", lambda: machine.now)
-        return probe.probe(machine, plan.tasks(), replicas, Stop(20.0))
+        return probe.probe(machine, plan.tasks(), replicas, Stop(20.0), tmp_path / "trial")
 
     return find
 
@@ -100,14 +100,35 @@ def test_a_size_that_the_pipeline_chooses(found: Find, plan: Make) -> None:
     assert found(Machine(lambda *_: 1.0), some) == {"default": 8}
 
 
-def test_stopped_meanwhile(plan: Make) -> None:
+def test_what_killed_the_process_is_not_tried_again(
+    found: Find, plan: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Killed(Machine):
+        def tries(self, tasks: Sequence[Task]) -> bool:
+            if len(tasks) == 8:
+                kept.append(note.read_text())
+            return super().tries(tasks)
+
+    some, note = plan(model="demo", prompts=[images(100)]), tmp_path / "trial"
+    kept: list[str] = []
+    assert found(Killed(lambda *_: 1.0), some) == {"64x64": probe.LARGEST}
+    assert not note.exists()
+    note.write_text(kept[0])  # as a process leaves it that is killed in a batch of 8
+    assert found(Machine(lambda *_: 1.0), some) == {"64x64": 4}
+    assert "tried 8 images of 64x64" in capsys.readouterr().err
+    for junk in ("", "7", "[]", '{"size": 3}', '{"size": "64x64", "images": "x"}'):
+        note.write_text(junk)
+        assert found(Machine(lambda *_: 1.0), some) == {"64x64": probe.LARGEST}
+
+
+def test_stopped_meanwhile(plan: Make, tmp_path: Path) -> None:
     class Dropping(Machine):
         def tries(self, tasks: Sequence[Task]) -> bool:
             raise DroppedError
 
     some = plan(model="demo", prompts=["a cat"] * 9)
     with pytest.raises(InterruptedRunError, match="batch sizes were tried"):
-        probe.probe(Dropping(lambda *_: 1.0), some.tasks(), 1, Stop(20.0))
+        probe.probe(Dropping(lambda *_: 1.0), some.tasks(), 1, Stop(20.0), tmp_path / "trial")
 
 
 def test_only_replicas_of_one_rank_try() -> None:

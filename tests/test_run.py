@@ -444,7 +444,7 @@ def test_batches_do_not_move_the_picture(bench: Bench) -> None:
 def test_found_once_recorded_and_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def found(renderer: Any, tasks: Any, replicas: int, stop: Stop) -> dict[str, int]:
+    def found(renderer: Any, tasks: Any, replicas: int, *_: Any) -> dict[str, int]:
         asked.append(len([*tasks]))
         return {"default": 3}
 
@@ -471,6 +471,27 @@ def test_a_part_of_the_plan_is_cut_from_the_batches_found(
     bench.values["prompts"] = [f"cat {number}" for number in range(6)]
     bench.run(shard=(2, 2))
     assert [path.stem for path in sorted(bench.output.glob("*.png"))] == ["000002", "000003"]
+
+
+def test_a_part_that_is_done_in_single_images_waits_for_the_batches_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "probe", lambda *_: {"default": 2})
+    bench.values["prompts"] = [f"cat {number}" for number in range(6)]
+    bench.run(shard=(2, 2))  # 1, 3, 5
+    bench.values["batch_size"] = "auto"
+    bench.run(shard=(2, 2))  # 2 and 3 are its batch now
+    assert bench.run(shard=(1, 2)) is ExitCode.COMPLETE
+    assert len(pixels(bench.output)) == 6
+    assert summary(bench.output)["outcome"] == "complete"
+
+
+def test_a_complete_folder_needs_no_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "probe", lambda *_: pytest.fail("tried"))
+    bench.run()
+    bench.values["batch_size"] = "auto"
+    assert bench.run() is ExitCode.COMPLETE
+    assert bench.run(shard=(2, 2)) is ExitCode.COMPLETE
 
 
 def test_the_collector_is_off_while_models_load_and_on_after(

@@ -1,5 +1,7 @@
 """Stopping: each signal, the stop file, the launcher; nothing is lost and nothing stays behind."""
 
+import json
+import shlex
 import signal
 import socket
 import subprocess
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from conftest import FAST
 from jobs import ENVIRONMENT, Job, ended, running, wait_for, workers
 
 SLOW = {"seconds": 0.3}
@@ -176,3 +179,24 @@ def test_nohup_keeps_its_meaning(tmp_path: Path) -> None:
     job.wait_for_images(1)
     process.send_signal(signal.SIGHUP)
     assert ended(process, 20).code == 0
+
+
+@pytest.mark.parametrize("how", ["2>&1 | true", "2>&-", ">&- 2>&-"])
+def test_a_reader_that_is_gone_changes_nothing(tmp_path: Path, how: str) -> None:
+    path, out = tmp_path / "job.yaml", tmp_path / "out"
+    path.write_text(json.dumps({"model": "demo", "prompts": ["a"], "parameters": FAST}))
+    words = shlex.join([sys.executable, "-m", "runner", str(path), "--output", str(out)])
+    line = f"set -o pipefail; {words} {how}"
+    assert subprocess.run(["bash", "-c", line], env=ENVIRONMENT, timeout=60).returncode == 0
+    assert (out / "000000.png").exists()
+
+
+def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps({"model": "demo", "prompts": ["a"]}))
+    line = f"{shlex.join([sys.executable, '-m', 'runner', 'validate', str(path)])} > /dev/full"
+    done = subprocess.run(["bash", "-c", line], env=ENVIRONMENT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "runner: standard output: No space left on device\n",
+    )
