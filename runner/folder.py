@@ -51,6 +51,7 @@ class OutputFolder:
         self.locks = self.own / "locks"
         self.logs = self.own / "logs"
         self.trial = self.own / "trial.json"
+        self.refused = self.own / "refused"
         self.manifest = directory / "manifest.yaml"
         self.metadata = directory / "metadata.jsonl"
         self.failures = directory / "failures.jsonl"
@@ -96,6 +97,13 @@ class OutputFolder:
                     )
         except OSError as error:
             raise FolderError(f"{error.filename}: {error.strerror}") from None
+
+    def refusal(self) -> str:
+        """Why the last launch was refused, where it was."""
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISREG(self.refused.lstat().st_mode):
+                return self.refused.read_text(encoding="utf-8", errors="replace")
+        return ""
 
     def ask_to_stop(self, shard: tuple[int, int] | None) -> None:
         """Make the stop file."""

@@ -60,6 +60,10 @@ class FolderLock:
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
 
+    @property
+    def is_held(self) -> bool:
+        return self._thread is not None
+
     def release(self) -> None:
         self._stop.set()
         if self._thread is not None:

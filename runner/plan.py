@@ -107,7 +107,7 @@ class Plan:
         batches = _BatchBuilder(self.manifest.largest_batch)
         default_most = self._most(self._defaults)
         firsts, total, most = array("Q"), 0, 1
-        default_key = _batch_key(self._defaults)
+        default_key, has_default = _batch_key(self._defaults), False
         for place, (seed, own) in enumerate(settings_of(self.prompts)):
             parameters, count = self._defaults, self._default_count
             key, limit = default_key, default_most
@@ -116,7 +116,8 @@ class Plan:
                 key, limit = _batch_key(parameters), self._most(parameters)
                 for name in parameters:
                     self.names.setdefault(name, place)
-            if own or not place:
+            if own or not has_default:
+                has_default = has_default or not own
                 size = (parameters.get("height"), parameters.get("width"))
                 self.sizes.setdefault(size, place)
             if seed is not None and seed + count - 1 > MAX_SEED:

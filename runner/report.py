@@ -227,9 +227,9 @@ def truncation_notice(counts: Counts) -> str:
         return ""
     more = " …" if counts.truncated > NAMED else ""
     return (
-        f"texts longer than a text encoder takes were cut, of {counts.truncated} images: "
-        f"{', '.join(map(str, counts.first_truncated))}{more}; `truncated` in metadata.jsonl says "
-        f"what was dropped"
+        f"texts longer than a text encoder takes were cut in {counts.truncated} of the images "
+        f"({', '.join(map(str, counts.first_truncated))}{more}); `truncated` in metadata.jsonl "
+        f"says what was dropped"
     )
 
 

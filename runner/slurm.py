@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.errors import LaunchError
 
-__all__ = ["Request", "script", "submit"]
+__all__ = ["Request", "minutes_of", "script", "submit"]
 
 TIME = re.compile(r"[0-9]+((:[0-9]{2}){0,2}|-[0-9]+(:[0-9]{2}){0,2})")
 
@@ -29,6 +29,11 @@ class Request:
     def __post_init__(self) -> None:
         if not TIME.fullmatch(self.time):
             raise LaunchError(f"--time {self.time}: write minutes, HH:MM:SS or D-HH:MM:SS")
+        if 60 * minutes_of(self.time) <= self.signal_lead_s:
+            raise LaunchError(
+                f"--time {self.time}: no longer than --signal-lead-s {self.signal_lead_s}, so the "
+                f"job would be asked to stop at once; use a longer time or a shorter lead"
+            )
         if self.partition and not re.fullmatch(r"[\w.,+-]+", self.partition):
             raise LaunchError(f"--partition {self.partition!r}: not the name of a partition")
         if self.array is not None and self.nodes != 1:
@@ -36,6 +41,19 @@ class Request:
                 f"--array {self.array} makes one-node jobs; use --nodes 1, or no --array for one "
                 f"job over {self.nodes} nodes"
             )
+
+
+def minutes_of(time: str) -> float:
+    """Slurm's forms: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS."""
+    days, dash, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, (minutes, seconds) = 0, [*parts, 0][:2]
+    return 24 * 60 * int(days or 0) + 60 * hours + minutes + seconds / 60
 
 
 def script(manifest: Path, output: Path, arguments: Sequence[str], request: Request) -> str:

@@ -17,7 +17,14 @@ from typing import Any
 
 from runner import demo, disk, model
 from runner.crashes import quarantined
-from runner.errors import FolderError, InterruptedRunError, RunnerError, StrategyError, refusal
+from runner.errors import (
+    FolderError,
+    InterruptedRunError,
+    RefusedError,
+    RunnerError,
+    StrategyError,
+    refusal,
+)
 from runner.files import DISK_ERRORS, replace
 from runner.folder import HEADER, OutputFolder
 from runner.journal import Journal, merge, pack
@@ -96,6 +103,10 @@ def prepare(
     """Rank 0 alone. Raises RefusedError in any form: no image was touched until then."""
     try:
         return _prepare(job, folder, lock, world, deaths, stop)
+    except RefusedError as error:
+        if lock.is_held and not isinstance(error, FolderError):  # `status` sees those for itself
+            replace(folder.refused, (str(error).encode(),), lock.launch)
+        raise
     except OSError as error:
         # A disk that is full or broken may be mended: no fault of what was asked for.
         if isinstance(error, RunnerError) or error.errno in DISK_ERRORS or not error.filename:
@@ -114,6 +125,7 @@ def _prepare(
     begun = time.monotonic()
     folder.prepare()
     lock.acquire()
+    folder.refused.unlink(missing_ok=True)
     folder.stop_file(job.shard).unlink(missing_ok=True)  # a new launch means: go on
     stop.watch_file(folder.stop_file(job.shard))
     start = _settle(job, folder, lock.launch)

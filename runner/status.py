@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import model, report
-from runner.errors import DiskError, ExitCode
+from runner.errors import DiskError, ExitCode, refusal
 from runner.folder import OutputFolder
 from runner.journal import merge
 from runner.lock import Shard, live_launches
@@ -30,6 +30,8 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
     """
     folder = OutputFolder(output, loaded.manifest.output)
     folder.check()
+    if (why := folder.refusal()) and not live_launches(folder):
+        raise refusal(f"the last launch was refused: {why}", ExitCode.REFUSED)
     recorded = recorded_in(folder)
     if recorded is None:
         plan = Plan(loaded.manifest, loaded.prompts, loaded.path)

@@ -163,3 +163,9 @@ def test_many_images_in_one_folder_are_advised_against(
     path = manifest(model="demo", output=output, prompts=[many])
     assert main(["plan", str(path)]) == 0
     assert ("images_per_folder: 1000" in capsys.readouterr().out) == is_advised
+
+
+def test_the_default_size_is_checked_whoever_uses_it_first(plan: Callable[..., Plan]) -> None:
+    own = {"prompt": "a star", "parameters": {"height": 96, "width": 160}}
+    some = plan(model="demo", parameters={"height": 130, "width": 128}, prompts=[own, "a heart"])
+    assert some.sizes == {(96, 160): 0, (130, 128): 1}

@@ -28,6 +28,7 @@ from runner.errors import (
     InterruptedRunError,
     ManifestError,
     ModelError,
+    RunnerError,
     StrategyError,
 )
 from runner.folder import HEADER
@@ -494,6 +495,18 @@ def test_a_complete_folder_needs_no_batches(bench: Bench, monkeypatch: pytest.Mo
     assert bench.run(shard=(2, 2)) is ExitCode.COMPLETE
 
 
+def test_status_knows_of_a_refusal(bench: Bench) -> None:
+    bench.values["strategy"] = {"kind": "context_parallel", "ulysses_degree": 2}
+    with pytest.raises(StrategyError) as refused:
+        bench.run()
+    with pytest.raises(RunnerError, match=re.escape(str(refused.value))) as told:
+        bench.status()
+    assert told.value.exit_code is ExitCode.REFUSED
+    del bench.values["strategy"]
+    assert bench.run() is ExitCode.COMPLETE
+    assert bench.status()["exit_code"] == 0
+
+
 def test_the_collector_is_off_while_models_load_and_on_after(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,7 +543,7 @@ def test_texts_that_a_tokenizer_cuts(bench: Bench, capfd: pytest.CaptureFixture[
     assert bench.run() is ExitCode.COMPLETE
     told = [line for line in capfd.readouterr().err.splitlines() if "cut" in line]
     assert len(told) == 1
-    assert "of 1 images: 1;" in told[0]
+    assert "in 1 of the images (1);" in told[0]
     fox, cat = lines(bench.output / "metadata.jsonl")
     assert "truncated" not in fox
     # CLIP's 77 tokens hold all of it; T5 gets 17 words and the end.

@@ -17,6 +17,7 @@ from jobs import ENVIRONMENT, HOOKED, ROOT, Job, kill, wait_for
 from slurm_cluster import Slurm, missing
 
 from runner.cli import main
+from runner.slurm import minutes_of
 
 cluster = [
     pytest.mark.cluster,
@@ -100,6 +101,7 @@ def test_hostile_names_stay_quoted(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--time", "2"], "asked to stop at once"),
         (["--time", "soon"], "--time soon: write minutes"),
         (["--time", "5", "--array", "2", "--nodes", "2"], "--array 2 makes one-node jobs"),
         (["--time", "5", "--partition", "a b\n"], "not the name of a partition"),
@@ -117,6 +119,14 @@ def test_refused(
     job = Job(tmp_path)
     assert main(["slurm", str(job.manifest), "--gpus-per-node", "8", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("time", "minutes"),
+    [("5", 5), ("5:30", 5.5), ("2:00:00", 120), ("1-2", 1560), ("1-0:0:6", 1440.1)],
+)
+def test_the_forms_of_a_time(time: str, minutes: float) -> None:
+    assert minutes_of(time) == pytest.approx(minutes)
 
 
 class TestSlurm:
