@@ -50,7 +50,6 @@ class Counts:
     left_failed: int = 0  # of those left, failed
     truncated: int = 0  # of those done, with a text that a tokenizer cut
     first_truncated: list[int] = field(default_factory=list)
-    changed: int = 0  # of those left, finished as the manifest was before
 
     def add_done(self, index: int, made: Mapping[str, Any], *, is_new: bool) -> None:
         self.done += 1
@@ -134,7 +133,6 @@ def rebuild(
                 line = {"file_name": name, **_about(task), **common, **made}
                 yield _line({**line, "fingerprint": fingerprint})
                 continue
-            counts.changed += done is not None and done.size == sizes[task.index]
             failed = record.failed.get(task.index)
             if failed and failed.fingerprint != fingerprint:
                 failed = None

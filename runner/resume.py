@@ -21,7 +21,6 @@ __all__ = [
     "Survey",
     "asked_images",
     "clear",
-    "is_ours",
     "named",
     "pending_batches",
     "refuse",
@@ -92,11 +91,11 @@ def survey(
         if _fingerprint_in(folder.image(index), size)
     ]
     elsewhere = (folder.dir / name for name in sorted(scan.misplaced))
-    found.misplaced = next(filter(is_ours, elsewhere), None)
+    found.misplaced = next(filter(_is_ours, elsewhere), None)
     return found
 
 
-def is_ours(path: Path) -> bool:
+def _is_ours(path: Path) -> bool:
     """Whether a PNG carries our words. Its pixels are not read."""
     return path.is_file() and "fingerprint" in (read_text(path) or {})
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from runner import model, report
-from runner.errors import DiskError, ExitCode, refusal
+from runner.errors import DiskError, ExitCode, FolderError, refusal
 from runner.folder import OutputFolder
-from runner.journal import merge
+from runner.journal import launch_of, merge
 from runner.lock import Shard, live_launches
 from runner.manifest import Loaded, decide, fill
 from runner.plan import Fingerprints, Plan
 from runner.record import Record
-from runner.report import Counts, Launch
-from runner.resume import asked_images, is_ours
+from runner.report import Launch
+from runner.resume import asked_images, refuse, survey
 from runner.start import recorded_in
 
 __all__ = ["status"]
@@ -51,6 +51,7 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
         launch = launch if launch.id in live else Launch("", 0)  # it only begins
         launch.seconds = round(time.time() - launch.started, 3) if launch.id else None
     fingerprints = Fingerprints(manifest, model.identity(manifest.model))
+    unfit = "" if live else _adopt(folder, plan, fingerprints, record)
     about = (folder, plan, fingerprints, record, asked_images(plan, limit, part), launch)
     counts, account = report.rebuild(*about, dry=True), record.account(launch.id)
     most = manifest.max_failures
@@ -58,28 +59,30 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
     outcome = "running" if is_running else report.outcome(counts, gave_up=is_over)
     told = (folder, outcome, counts, launch, account)
     summary = report.write_summary(*told, dry=True)
-    if not live:
-        if unfit := _unfit(folder, len(plan), counts):
-            return {**summary, "exit_code": int(ExitCode.REFUSED), "sentence": unfit}
-        if _is_stale(known, summary):
-            with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
-                report.rebuild(*about)
-                report.write_summary(*told)
+    if unfit:
+        return {**summary, "exit_code": int(ExitCode.REFUSED), "sentence": f"refused: {unfit}"}
+    # Without journals there is nothing to write that the reports do not know better.
+    if not live and record.journals and _is_stale(known, summary):
+        with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
+            report.rebuild(*about)
+            report.write_summary(*told)
     return {**summary, "sentence": report.sentence(summary, folder)}
 
 
-def _unfit(folder: OutputFolder, total: int, counts: Counts) -> str:
-    """What a run would be refused for: finished images that the manifest would not make."""
-    scan = folder.scan(total)
-    beyond = map(folder.image, scan.beyond)
-    elsewhere = (folder.dir / name for name in scan.misplaced)
-    number = counts.changed + sum(map(is_ours, beyond)) + any(map(is_ours, elsewhere))
-    if not number:
-        return ""
-    return (
-        f"refused: {folder.dir} has finished images that this manifest would not make ({number}); "
-        f"a run says which, and remakes or removes just those with --regenerate"
-    )
+def _adopt(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints, record: Record) -> str:
+    """Count images as done that a run would adopt; return what it would be refused for, or "".
+
+    An unclean end is taken on trust: only a run reads all of its files.
+    """
+    trusted = set(map(launch_of, record.unclean))
+    found = survey(folder, plan, fingerprints, record, trusted)
+    for task, done in found.adopted:
+        record.add_done(task.index, done._replace(generation=record.generation + 1))
+    try:
+        refuse(folder, found, regenerate=False)
+    except FolderError as error:
+        return str(error)
+    return ""
 
 
 def _is_stale(known: dict[str, Any], summary: dict[str, Any]) -> bool:

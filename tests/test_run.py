@@ -608,6 +608,28 @@ def test_a_folder_without_its_journals_is_adopted(bench: Bench) -> None:
     assert len(lines(bench.output / "metadata.jsonl")) == 5
 
 
+def test_status_answers_as_a_run_would_and_loses_nothing(bench: Bench) -> None:
+    bench.run()
+    picture = bench.output / "000003.png"
+    before = picture.read_bytes()
+    picture.write_text("mine")
+    told = bench.status()
+    assert told["exit_code"] == 2
+    assert "000003.png in" in told["sentence"]
+    picture.write_bytes(before)
+    shutil.rmtree(bench.output / ".runner")
+    reports = {path: path.read_bytes() for path in bench.output.glob("*.json*")}
+    (told, left) = (bench.status(), bench.output / "000004.png")
+    assert (told["outcome"], told["done"], told["exit_code"]) == ("complete", 5, 0)
+    left.unlink()
+    told = bench.status()
+    assert (told["done"], told["missing"], told["exit_code"]) == (4, 1, 75)
+    bench.values["seed"] = 5
+    assert bench.status()["exit_code"] == 2
+    assert {path: path.read_bytes() for path in bench.output.glob("*.json*")} == reports
+    assert not (bench.output / ".runner").exists()
+
+
 def test_a_moved_model_and_a_changed_one(bench: Bench, tmp_path: Path) -> None:
     import tiny
 
@@ -715,7 +737,7 @@ def test_status_before_and_after(bench: Bench) -> None:
     bench.values["prompts"][1] = "a blue fox"
     told = bench.status()
     assert told["exit_code"] == 2  # as a run would
-    assert "finished images that this manifest would not make (1)" in told["sentence"]
+    assert "would not make (1: the manifest changed since)" in told["sentence"]
     bench.values["prompts"][1:] = []
     assert bench.status()["exit_code"] == 2
     assert [path.read_bytes() for path in reports] == before
