@@ -9,14 +9,16 @@ from pathlib import Path
 
 from runner.errors import DiskError
 
-__all__ = ["CLAIM", "DISK_ERRORS", "TEMPORARY", "create", "launch_of", "replace"]
+__all__ = ["DISK_ERRORS", "TEMPORARY", "create", "is_claim", "launch_of", "replace"]
 
 TEMPORARY = ".part"  # the ending of a file that is being written
 # .000001.png.5f3a90c2.0a0b0c0d.part: a file of ours, its launch, a few random digits
 OURS = re.compile(
-    r"\.(\d{6,}\.png|[a-z0-9-]+\.(jsonl?|yaml))\.(?P<launch>[0-9a-f]{8})\.[0-9a-f]{8}\.part"
+    r"\.(\d{6,}\.png|[a-z0-9-]+\.(jsonl?|yaml))\.(?P<launch>[0-9a-f]{8})\.[0-9a-f]{8}\.part",
+    re.ASCII,
 )
 CLAIM = ".claim"  # holds the launch that may rename to the name before the ending
+OUR_CLAIM = re.compile(r"\.\d{6,}\.png\.claim", re.ASCII)  # images alone are claimed
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EOPNOTSUPP}
 
@@ -52,6 +54,10 @@ def launch_of(name: str) -> str | None:
     """The launch that a temporary file's name tells, or None for any other file."""
     found = OURS.fullmatch(name)
     return found["launch"] if found else None
+
+
+def is_claim(name: str) -> bool:
+    return OUR_CLAIM.fullmatch(name) is not None
 
 
 def _write(path: Path, chunks: Iterable[bytes], launch: str) -> Path:

@@ -18,10 +18,10 @@ from runner.manifest import OutputSpec
 
 __all__ = ["ABSENT", "HEADER", "NO_FILE", "OutputFolder", "Scan"]
 
-MARKS = {  # a key of the first line of each report, which only ours have
-    "metadata.jsonl": "fingerprint",
-    "failures.jsonl": "kind",
-    "summary.json": "launch",
+MARKS = {  # keys of the first line of each report, which together only ours have
+    "metadata.jsonl": {"file_name", "index", "prompt", "seed", "parameters", "fingerprint"},
+    "failures.jsonl": {"index", "prompt", "kind", "error"},
+    "summary.json": {"outcome", "exit_code", "images", "done", "missing", "launch", "replicas"},
 }
 MOST_BYTES = 1 << 24  # of a report that are read to know it
 HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your own manifest.\n"
@@ -165,8 +165,9 @@ def _is_ours(path: Path) -> bool:
                 return file.read(len(HEADER)) == HEADER
             is_lines = path.suffix == ".jsonl"
             text = file.readline(MOST_BYTES) if is_lines else file.read(MOST_BYTES)
-        return not text or MARKS[path.name] in json.loads(text)
-    except (ValueError, TypeError, RecursionError):
+        values = json.loads(text or "{}")
+        return not text or (isinstance(values, dict) and MARKS[path.name] <= values.keys())
+    except (ValueError, RecursionError):
         return False
 
 
@@ -183,8 +184,11 @@ def _temporaries_in(directory: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _writer_of(entry: os.DirEntry[str]) -> str | None:
-    """The launch that a temporary file or a claim is of, or None for any other file."""
-    if entry.name.startswith(".") and entry.name.endswith(f".png{files.CLAIM}"):
+    """The launch that a temporary file or a claim is of, or None for whatever else there is: a
+    pipe would keep us."""
+    if not entry.name.startswith(".") or not entry.is_file(follow_symlinks=False):
+        return None
+    if files.is_claim(entry.name):
         with contextlib.suppress(OSError):
             return Path(entry.path).read_bytes()[:64].decode(errors="replace")
     return files.launch_of(entry.name)

@@ -12,7 +12,7 @@ from PIL import Image, PngImagePlugin
 
 from runner import images
 from runner.cli import main
-from runner.errors import printable
+from runner.errors import FolderError, printable
 from runner.folder import OutputFolder
 from runner.journal import merge
 from runner.lock import live_launches, live_shards
@@ -154,6 +154,35 @@ def test_hostile_journals_and_locks(tmp_path: Path) -> None:
     assert live_shards(folder) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("failures.jsonl", '{"kind": "my own notes", "x": 1}'),
+        ("summary.json", '{"launch": {"id": []}, "budget": 3}'),
+        ("metadata.jsonl", '{"file_name": "a.png", "fingerprint": "mine"}'),
+        ("summary.json", '["launch", "outcome"]'),
+    ],
+)
+def test_a_report_with_a_word_of_ours_is_not_ours(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text + "\n")
+    with pytest.raises(FolderError, match=f"{name}: was not written by the runner"):
+        OutputFolder(tmp_path, OutputSpec()).check()
+
+
+def test_hidden_names_that_are_nearly_ours(tmp_path: Path) -> None:
+    """What has not the whole name of a file of ours was not left behind; a pipe is not opened."""
+    folder = OutputFolder(tmp_path, OutputSpec())
+    for name in (".holiday.png.claim", ".000002.png.claim", ".00003.png.claim"):
+        (tmp_path / name).write_text("0a0b0c0d")
+    os.mkfifo(tmp_path / ".000004.png.claim")
+    part = "5f3a90c2.0a0b0c0d.part"
+    (tmp_path / f".000001.png.{part}").mkdir()
+    (tmp_path / f".000005.png.{part}").symlink_to(tmp_path)
+    (tmp_path / f".000006.png.{part}").touch()
+    found = {path.name: launch for path, launch in folder.scan(9).temporaries}
+    assert found == {".000002.png.claim": "0a0b0c0d", f".000006.png.{part}": "5f3a90c2"}
+
+
 def test_a_hostile_image_is_no_image_of_ours(tmp_path: Path) -> None:
     job = Job(tmp_path, 2)
     assert job.run().code == 0
@@ -171,7 +200,8 @@ def test_a_hostile_image_is_no_image_of_ours(tmp_path: Path) -> None:
     Image.new("RGB", (4, 4)).save(path, pnginfo=info)
     assert job.run().code == 0  # adopted: who forges all of it is believed; its record is empty
     assert len(job.metadata()) == 2
-    (job.output / "summary.json").write_text(json.dumps({"launch": {"x": 1}, "done": []}))
+    strange = {**job.summary(), "launch": {"x": 1}, "done": []}
+    (job.output / "summary.json").write_text(json.dumps(strange))
     assert job.status() == 0
     bomb = tmp_path / "bomb.png"
     data = bytearray(path.read_bytes())
