@@ -87,7 +87,7 @@ class OutputFolder:
                 for path in self.dir.iterdir():
                     if path.name.isdecimal():
                         _refuse_unless(stat.S_ISDIR, path)
-            for path in (*reports, self.locks / "guard"):
+            for path in (*reports, self.locks / "guard", self.locks / "batches"):
                 _refuse_unless(stat.S_ISREG, path)
             for path in reports:
                 if path.exists() and not _is_ours(path):

@@ -3,6 +3,7 @@
 import json
 import os
 import zlib
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -102,6 +103,16 @@ def test_links_in_the_output_folder_are_not_followed(tmp_path: Path, name: str) 
     assert end.code == 2
     assert f"{inside}: a link, which the runner does not follow" in end.err
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["guard", "batches"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("elsewhere")])
+def test_locks_that_are_no_files(tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
+    folder = OutputFolder(tmp_path, OutputSpec())
+    folder.locks.mkdir(parents=True)
+    make(folder.locks / name)
+    with pytest.raises(FolderError, match=f"{name}: (is no file|a link)"):
+        folder.check()
 
 
 def test_an_image_that_is_a_link_is_foreign(tmp_path: Path) -> None:
