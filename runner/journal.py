@@ -12,6 +12,7 @@ whichever of the old files are still there, and in whatever order it reads.
 import contextlib
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from runner.record import Done, Failed, Record, Work
 
 __all__ = ["Journal", "launch_of", "merge", "pack"]
 
+# 000003-00001-5f3a90c2.jsonl, 000012-packed-5f3a90c2.jsonl
+OURS = re.compile(r"\d{6,}-(\d{5,}|packed)-[0-9a-z]+\.jsonl", re.ASCII)
 MANY_JOURNALS = 1000  # more are packed
 MANY_LINES = 10_000  # so many that hold no more, and more of them than of those that do, are packed
 
@@ -113,7 +116,7 @@ def _merge(folder: Path, total: int) -> Record:
     record = Record(total)
     verified: set[str] = set()
     for name in _names(folder):
-        generation = int(name[:6]) if name[:6].isdecimal() else 0
+        generation = int(name.partition("-")[0])
         if generation >= record.generation:
             record.generation, record.launch = generation, launch_of(name)
         record.unclean.add(name)
@@ -132,14 +135,14 @@ def _merge(folder: Path, total: int) -> Record:
 
 
 def _names(folder: Path) -> list[str]:
-    """Files alone: a link is none of ours, and a pipe would keep us."""
+    """Files of ours alone: a link is none, and a pipe would keep us."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
         return sorted(
             entry.name
             for entry in entries
-            if entry.name.endswith(".jsonl") and entry.is_file(follow_symlinks=False)
+            if OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
         )
 
 
@@ -153,7 +156,7 @@ def _take(
             int(values["crc"]),
             values["made"],
             name,
-            int(values.get("generation", generation)),
+            _generation(values, generation),
         )
         record.add_done(int(values["done"]), done)
     elif "failed" in values:
@@ -161,7 +164,7 @@ def _take(
             str(values["fingerprint"]),
             str(values["kind"]),
             str(values["error"]),
-            int(values.get("generation", generation)),
+            _generation(values, generation),
         )
         record.add_failed(int(values["failed"]), failed)
     elif "verified" in values:
@@ -176,6 +179,11 @@ def _take(
         account.gave_up = True
     elif "end" in values:
         record.unclean.discard(name)
+
+
+def _generation(values: dict[str, Any], of_file: int) -> int:
+    """A line's own, where it was packed: never a later one than that of the file."""
+    return min(int(values.get("generation", of_file)), of_file)
 
 
 def _work(values: dict[str, Any]) -> Work:

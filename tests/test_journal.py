@@ -1,6 +1,7 @@
 """Journals: whole lines, merged by generation, packed once there are many."""
 
 import itertools
+import json
 import os
 import random
 import shutil
@@ -51,6 +52,31 @@ def test_generations_order_not_names_of_ranks(tmp_path: Path) -> None:
         journal.done(0, print_of(generation), size, 0, {})
         journal.close()
     assert merge(tmp_path, IMAGES).done[0].size == 3
+
+
+def test_a_generation_has_any_number_of_digits_and_no_line_a_later_one(tmp_path: Path) -> None:
+    for generation in (999_999, 1_000_001):
+        journal = Journal(tmp_path, generation, 0, "aaaa")
+        journal.done(0, print_of(0), generation, 0, {})
+        with journal.path.open("a") as file:
+            line = {"done": 1, "fingerprint": print_of(0), "size": generation, "crc": 0, "made": {}}
+            file.write(json.dumps({**line, "generation": 10**18}) + "\n")
+            line = {"failed": 2, "fingerprint": print_of(0), "kind": "error", "error": "bad"}
+            file.write(json.dumps({**line, "generation": 10**18}) + "\n")
+    late = Journal(tmp_path, 1_000_002, 0, "bbbb")
+    late.done(2, print_of(2), 7, 0, {})
+    record = merge(tmp_path, IMAGES)
+    assert record.generation == 1_000_002
+    assert [done.size for done in record.done.values()] == [1_000_001, 1_000_001, 7]
+    assert not record.failed
+
+
+def test_files_with_other_names_are_no_journals(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, 1, 0, "aaaa")
+    journal.done(0, print_of(0), 10, 0, {})
+    for name in (b"000001-\xff.jsonl", b"notes.jsonl", b"-.jsonl", b"000001-00000-aaaa (1).jsonl"):
+        Path(os.fsdecode(bytes(tmp_path) + b"/" + name)).write_text("{}\n")
+    assert list(merge(tmp_path, IMAGES).journals) == [journal.path.name]
 
 
 def test_images_beyond_the_plan_are_none_of_the_record(tmp_path: Path) -> None:
