@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -111,10 +112,10 @@ class Writer:
                 return self._write(image, attempts - 1)
             if committed is None:
                 return self._fail(Failure(task, "taken", f"{path.name} is claimed by another"))
-        elif held and self.regenerate:
+        elif held and self.regenerate and not _is_edited(path):
             committed = images.replace(path, data, self.launch)
         else:
-            words = f"{path.name} is there already and was not written by this job"
+            words = f"{path.name} is there already, not as the runner wrote it; move it away"
             return self._fail(Failure(task, "taken", words))
         self.journal.done(task.index, fingerprint, committed.size, committed.crc, image.made)
         self._count("finished")
@@ -161,3 +162,9 @@ class Writer:
             "versions": self.manifest.versions,
             "made": image.made,
         }
+
+
+def _is_edited(path: Path) -> bool:
+    """Whether an image of ours has other pixels than those that it was written with, its size the
+    same or not."""
+    return images.read_text(path, whole=True) == {}

@@ -271,6 +271,26 @@ def test_a_picture_put_in_place_of_an_image_is_not_removed(bench: Bench) -> None
         assert path.read_bytes() == before
 
 
+def test_an_edited_picture_of_the_same_size_is_not_replaced(bench: Bench) -> None:
+    bench.values |= {"output": {"png_level": 0}, "prompts": ["a cat", "a red fox"]}
+    bench.run()
+    path, other = bench.output / "000000.png", bench.output / "000001.png"
+    size, before = path.stat().st_size, other.read_bytes()
+    with Image.open(path) as image:
+        words = PngImagePlugin.PngInfo()
+        for key, value in image.text.items():
+            words.add_itxt(key, value)
+        ImageOps.invert(image).save(path, pnginfo=words, compress_level=0)
+    edited = path.read_bytes()
+    assert len(edited) == size
+    bench.values["seed"] = 9
+    assert bench.run(regenerate=True) is ExitCode.FAILED
+    [failed] = lines(bench.output / "failures.jsonl")
+    assert (failed["index"], failed["kind"]) == (0, "taken")
+    assert path.read_bytes() == edited
+    assert other.read_bytes() != before
+
+
 def test_a_limited_run_leaves_what_it_was_not_asked_for(bench: Bench) -> None:
     bench.run()
     path = bench.output / "000004.png"
