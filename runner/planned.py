@@ -19,7 +19,7 @@ from runner.lock import live_launches
 from runner.manifest import Loaded, Manifest, Resolved, decide, fill
 from runner.plan import Fingerprints, Plan, Task
 from runner.preflight import check
-from runner.resume import refuse, survey
+from runner.resume import refuse, refuse_to_draw, survey
 from runner.shard import shard
 from runner.start import asked, is_open, notices, recorded_in, settle
 from runner.strategies import Layout
@@ -50,6 +50,8 @@ def show(
     is_drawn = loaded.manifest.seed is None and recorded is None
     manifest, offline = _with_revision(loaded.manifest, resolved)
     plan = Plan(manifest, loaded.prompts, loaded.path)
+    if is_drawn:
+        refuse_to_draw(folder, plan)
     world = World(world_size=world_size)
     remarks, fingerprints, comparison = list[str](), None, None
     try:

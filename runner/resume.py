@@ -24,6 +24,7 @@ __all__ = [
     "named",
     "pending_batches",
     "refuse",
+    "refuse_to_draw",
     "survey",
 ]
 
@@ -126,6 +127,23 @@ def refuse(folder: OutputFolder, found: Survey, *, regenerate: bool) -> None:
             f"({'; '.join(reasons)}); remake or remove just those with --regenerate, or use "
             f"another folder: --output DIR"
         )
+
+
+def refuse_to_draw(folder: OutputFolder, plan: Plan) -> None:
+    """Raises FolderError where no seed is recorded, but images of one that was drawn are there: a
+    new one would make all of them look changed."""
+    sizes = folder.scan(len(plan)).sizes if folder.dir.is_dir() else ()
+    for index, size in enumerate(sizes):
+        if size <= 0 or plan.prompts[plan.task(index).prompt_index].seed is not None:
+            continue
+        text = read_text(folder.image(index)) or {}
+        seed = text.get("seed", "")[:20]  # no seed has more digits
+        if "fingerprint" in text and seed.isdecimal() and int(seed) >= index:
+            raise FolderError(
+                f"{folder.manifest}, which records the seed, is gone, and images are there; go on "
+                f"with the seed that {folder.image(index).name} tells of, --set "
+                f"seed={int(seed) - index}, or use another folder: --output DIR"
+            )
 
 
 def clear(

@@ -35,7 +35,15 @@ from runner.preflight import check
 from runner.prompts import FilePrompts
 from runner.pulse import Pulse
 from runner.record import LOST
-from runner.resume import asked_images, clear, named, pending_batches, refuse, survey
+from runner.resume import (
+    asked_images,
+    clear,
+    named,
+    pending_batches,
+    refuse,
+    refuse_to_draw,
+    survey,
+)
 from runner.shard import open_shards
 from runner.sizing import component_bytes
 from runner.stop import Stop
@@ -183,6 +191,8 @@ def _settle(job: Job, folder: OutputFolder, launch: str) -> Start:
         resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
         start = _start(job, resolved, launch)
         if recorded is None:
+            if job.loaded.manifest.seed is None:
+                refuse_to_draw(folder, start.plan)
             _record(folder, start)
     return start
 

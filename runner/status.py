@@ -14,7 +14,7 @@ from runner.manifest import Loaded, decide, fill
 from runner.plan import Fingerprints, Plan
 from runner.record import Record
 from runner.report import Launch
-from runner.resume import asked_images, refuse, survey
+from runner.resume import asked_images, refuse, refuse_to_draw, survey
 from runner.start import recorded_in
 
 __all__ = ["status"]
@@ -35,6 +35,8 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
     recorded = recorded_in(folder)
     if recorded is None:
         plan = Plan(loaded.manifest, loaded.prompts, loaded.path)
+        if loaded.manifest.seed is None:
+            refuse_to_draw(folder, plan)
         return {
             "outcome": "interrupted",
             "exit_code": int(ExitCode.INCOMPLETE),

@@ -67,6 +67,11 @@ class Bench:
     def status(self, limit: int | None = None) -> dict[str, Any]:
         return status(load(self.write(**self.values)), self.output, limit, None)
 
+    def plan(self) -> dict[str, Any]:
+        out = StringIO()
+        show(load(self.write(**self.values)), self.output, 1, as_json=True, out=out)
+        return dict(json.loads(out.getvalue()))
+
 
 @pytest.fixture
 def bench(manifest: Write, flux: Path, tmp_path: Path) -> Bench:
@@ -592,6 +597,14 @@ def test_a_drawn_seed_is_kept(bench: Bench) -> None:
     other.values = bench.values
     other.run(limit=1)
     assert lines(other.output / "metadata.jsonl")[0]["seed"] != seeds[0]
+    (bench.output / "manifest.yaml").unlink()
+    (bench.output / "000000.png").unlink()
+    for ask in (bench.run, bench.status, bench.plan):
+        with pytest.raises(FolderError, match=f"manifest.yaml.* is gone.*--set seed={seeds[0]},"):
+            ask()
+    assert not (bench.output / "manifest.yaml").exists()
+    bench.values["seed"] = seeds[0]
+    assert (bench.plan()["finished"], bench.plan()["remarks"]) == (4, [])
 
 
 def test_image_folders_and_their_change(bench: Bench) -> None:
@@ -899,18 +912,13 @@ def test_a_broken_recorded_manifest_is_told(bench: Bench) -> None:
 
 
 def test_a_plan_knows_what_is_there(bench: Bench) -> None:
-    def planned() -> dict[str, Any]:
-        out = StringIO()
-        show(load(bench.write(**bench.values)), bench.output, 1, as_json=True, out=out)
-        return dict(json.loads(out.getvalue()))
-
-    assert planned()["finished"] == 0
+    assert bench.plan()["finished"] == 0
     bench.run(limit=3)
     before = stamps(bench.output)
-    plan = planned()
+    plan = bench.plan()
     assert (plan["finished"], plan["images"], plan["remarks"]) == (3, 5, [])
     bench.values["prompts"][1] = "a blue fox"
-    plan = planned()
+    plan = bench.plan()
     assert plan["finished"] == 2
     assert "a run would be refused" in plan["remarks"][0]
     assert "(1: the manifest changed since)" in plan["remarks"][0]
