@@ -85,7 +85,7 @@ class OutputFolder:
                 _refuse_unless(stat.S_ISDIR, path)
             if self.images_per_folder and self.dir.is_dir():
                 for path in self.dir.iterdir():
-                    if path.name.isdecimal():
+                    if is_folder_name(path.name):
                         _refuse_unless(stat.S_ISDIR, path)
             for path in (*reports, self.locks / "guard", self.locks / "batches"):
                 _refuse_unless(stat.S_ISREG, path)

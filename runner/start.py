@@ -20,6 +20,8 @@ from runner.crashes import quarantined
 from runner.errors import (
     FolderError,
     InterruptedRunError,
+    ManifestError,
+    Problem,
     RefusedError,
     RunnerError,
     StrategyError,
@@ -212,8 +214,15 @@ def _start(job: Job, resolved: Resolved, launch: str) -> Start:
 
 
 def recorded_in(folder: OutputFolder) -> Manifest | None:
-    """The manifest as an earlier run resolved it."""
-    return parse(folder.manifest)[0] if folder.manifest.is_file() else None
+    """The manifest as an earlier run resolved it. Raises ManifestError where it is damaged."""
+    try:
+        return parse(folder.manifest)[0] if folder.manifest.is_file() else None
+    except ManifestError as error:
+        remedy = (
+            "not as the runner wrote it; bring it back from a copy, or remove it and run again: "
+            "the images tell what they were made with"
+        )
+        raise ManifestError([*error.problems, Problem(str(folder.manifest), remedy)]) from None
 
 
 def preflight(start: Start, world: World) -> Start:

@@ -307,7 +307,11 @@ def test_a_limited_run_leaves_what_it_was_not_asked_for(bench: Bench) -> None:
 
 
 def test_hidden_files_of_the_user_stay(bench: Bench) -> None:
+    """And numbers that no image folder has."""
+    bench.values["output"] = {"images_per_folder": 2}
     bench.output.mkdir()
+    for name in ("7", "\u0667\u0667\u0667\u0667\u0667\u0667"):
+        (bench.output / name).write_bytes(b"mine")
     theirs = bench.output / ".movie.2024.mkv.part"
     theirs.write_bytes(b"mine")
     bench.run()
@@ -905,9 +909,10 @@ def test_a_folder_that_cannot_be_made(bench: Bench, tmp_path: Path) -> None:
 
 def test_a_broken_recorded_manifest_is_told(bench: Bench) -> None:
     bench.run()
-    (bench.output / "manifest.yaml").write_text(HEADER + "model: [")
-    with pytest.raises(ManifestError, match=r"manifest.yaml:3: not YAML"):
-        bench.run()
+    for text in ("model: [", "", "modle: x\n"):
+        (bench.output / "manifest.yaml").write_text(HEADER + text)
+        with pytest.raises(ManifestError, match=r"manifest.yaml: not as the runner wrote it"):
+            bench.run()
     assert os.listdir(bench.output / ".runner" / "locks") == ["guard"]
 
 
