@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner import files
-from runner.errors import FolderError
+from runner.errors import FolderError, RunnerError
 from runner.images import image_index, image_name, is_folder_name
 from runner.manifest import OutputSpec
 
-__all__ = ["ABSENT", "HEADER", "NO_FILE", "OutputFolder", "Scan"]
+__all__ = ["ABSENT", "HEADER", "NO_FILE", "OutputFolder", "Scan", "told_as_refusal"]
 
 MARKS = {  # keys of the first line of each report, which together only ours have
     "metadata.jsonl": {"file_name", "index", "prompt", "seed", "parameters", "fingerprint"},
@@ -26,6 +26,18 @@ MARKS = {  # keys of the first line of each report, which together only ours hav
 MOST_BYTES = 1 << 24  # of a report that are read to know it
 HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your own manifest.\n"
 ABSENT, NO_FILE = -1, -2  # in place of a size; a link, a folder or a pipe is no file of ours
+
+
+@contextlib.contextmanager
+def told_as_refusal() -> Iterator[None]:
+    """Raises FolderError for what the system refuses before work began. A disk that is full or
+    broken may be mended: no fault of what was asked for."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, RunnerError) or error.errno in files.DISK_ERRORS or not error.filename:
+            raise
+        raise FolderError(f"{error.filename}: {error.strerror}") from error
 
 
 @dataclass(slots=True)
@@ -64,39 +76,33 @@ class OutputFolder:
         """Its existence asks the job to stop; each job of an array has its own."""
         return self.own / (f"stop-{shard[0]}-of-{shard[1]}" if shard else "stop")
 
+    @told_as_refusal()
     def prepare(self) -> None:
         """Make the folder. Raises FolderError as `check` does."""
-        try:
-            self.dir.mkdir(parents=True, exist_ok=True)
-            self.check()
-            self.own.mkdir(exist_ok=True)
-        except OSError as error:
-            if error.errno in files.DISK_ERRORS:
-                raise
-            raise FolderError(f"{error.filename}: {error.strerror}") from None
+        self.dir.mkdir(parents=True, exist_ok=True)
+        self.check()
+        self.own.mkdir(exist_ok=True)
 
+    @told_as_refusal()
     def check(self) -> None:
         """Raises FolderError where a run would overwrite what is not ours, or finds a link, a
         folder or a pipe under the name of a file of ours. Only reads."""
         folders = [self.dir, self.own, self.journals, self.locks, self.logs]
         reports = (self.manifest, self.metadata, self.failures, self.summary)
-        try:
-            for path in folders:
-                _refuse_unless(stat.S_ISDIR, path)
-            if self.images_per_folder and self.dir.is_dir():
-                for path in self.dir.iterdir():
-                    if is_folder_name(path.name):
-                        _refuse_unless(stat.S_ISDIR, path)
-            for path in (*reports, self.locks / "guard", self.locks / "batches"):
-                _refuse_unless(stat.S_ISREG, path)
-            for path in reports:
-                if path.exists() and not _is_ours(path):
-                    raise FolderError(
-                        f"{path}: was not written by the runner and would be overwritten; use "
-                        f"another folder: --output DIR"
-                    )
-        except OSError as error:
-            raise FolderError(f"{error.filename}: {error.strerror}") from None
+        for path in folders:
+            _refuse_unless(stat.S_ISDIR, path)
+        if self.images_per_folder and self.dir.is_dir():
+            for path in self.dir.iterdir():
+                if is_folder_name(path.name):
+                    _refuse_unless(stat.S_ISDIR, path)
+        for path in (*reports, self.locks / "guard", self.locks / "batches"):
+            _refuse_unless(stat.S_ISREG, path)
+        for path in reports:
+            if path.exists() and not _is_ours(path):
+                raise FolderError(
+                    f"{path}: was not written by the runner and would be overwritten; use "
+                    f"another folder: --output DIR"
+                )
 
     def refusal(self) -> str:
         """Why the last launch was refused, where it was."""

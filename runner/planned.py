@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from runner import model
 from runner.compare import compare, table
 from runner.errors import FolderError, OfflineError, StrategyError, printable
-from runner.folder import OutputFolder
+from runner.folder import OutputFolder, told_as_refusal
 from runner.images import image_name
 from runner.journal import merge
 from runner.lock import live_launches
@@ -32,6 +32,7 @@ ADVISE_FOLDERS = 10_000
 _OPEN_BATCHES = "batch_size auto: batches of one here; the first run tries sizes and records them"
 
 
+@told_as_refusal()
 def show(
     loaded: Loaded,
     output: Path,

@@ -231,6 +231,8 @@ def _fingerprint_in(path: Path, size: int) -> str | None:
     if size == NO_FILE:
         return ""
     text = read_text(path, whole=True) if size else None
+    if text is None:
+        path.open("rb").close()  # raises PermissionError, where that was the reason
     return text.get("fingerprint", "") if text is not None else None
 
 

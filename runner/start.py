@@ -27,8 +27,8 @@ from runner.errors import (
     StrategyError,
     refusal,
 )
-from runner.files import DISK_ERRORS, replace
-from runner.folder import HEADER, OutputFolder
+from runner.files import replace
+from runner.folder import HEADER, OutputFolder, told_as_refusal
 from runner.journal import Journal, merge, pack
 from runner.lock import FolderLock, Shard, guard, live_launches
 from runner.manifest import Loaded, Manifest, Resolved, decide, dump, fill, parse
@@ -102,6 +102,7 @@ class Start:
     renderer: Any = None  # where rank 0 has loaded the model already
 
 
+@told_as_refusal()
 def prepare(
     job: Job,
     folder: OutputFolder,
@@ -117,11 +118,6 @@ def prepare(
         if lock.is_held and not isinstance(error, FolderError):  # `status` sees those for itself
             replace(folder.refused, (str(error).encode(),), lock.launch)
         raise
-    except OSError as error:
-        # A disk that is full or broken may be mended: no fault of what was asked for.
-        if isinstance(error, RunnerError) or error.errno in DISK_ERRORS or not error.filename:
-            raise
-        raise FolderError(f"{error.filename}: {error.strerror}") from error
 
 
 def _prepare(

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner import model, report
 from runner.errors import DiskError, ExitCode, FolderError, refusal
-from runner.folder import OutputFolder
+from runner.folder import OutputFolder, told_as_refusal
 from runner.journal import launch_of, merge
 from runner.lock import Shard, live_launches
 from runner.manifest import Loaded, decide, fill
@@ -22,6 +22,7 @@ __all__ = ["status"]
 COUNTED = ("images", "done", "failed", "skipped", "missing", "made")
 
 
+@told_as_refusal()
 def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) -> dict[str, Any]:
     """The summary, counted anew; its `exit_code` is that of the job that was asked about. Only
     reads, but brings the reports up to date that a killed job left behind.

@@ -916,6 +916,20 @@ def test_a_broken_recorded_manifest_is_told(bench: Bench) -> None:
     assert os.listdir(bench.output / ".runner" / "locks") == ["guard"]
 
 
+def test_files_that_may_not_be_read(bench: Bench) -> None:
+    bench.run()
+    [journal] = (bench.output / ".runner" / "journal").iterdir()
+    for path in (journal, bench.output / "000001.png"):
+        path.chmod(0)
+        if os.access(path, os.R_OK):
+            pytest.skip("root may read everything")
+        for ask in (bench.run, bench.status, bench.plan):
+            with pytest.raises(FolderError, match=f"{path.name}: Permission denied"):
+                ask()
+        path.chmod(0o600)
+        journal.unlink(missing_ok=True)
+
+
 def test_a_plan_knows_what_is_there(bench: Bench) -> None:
     assert bench.plan()["finished"] == 0
     bench.run(limit=3)
