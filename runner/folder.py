@@ -95,7 +95,8 @@ class OutputFolder:
             for path in self.dir.iterdir():
                 if is_folder_name(path.name):
                     _refuse_unless(stat.S_ISDIR, path)
-        for path in (*reports, self.locks / "guard", self.locks / "batches"):
+        guards = (self.locks / "guard", self.locks / "batches")
+        for path in (*reports, *guards, self.trial, self.refused):
             _refuse_unless(stat.S_ISREG, path)
         for path in reports:
             if path.exists() and not _is_ours(path):

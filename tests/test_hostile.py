@@ -105,12 +105,14 @@ def test_links_in_the_output_folder_are_not_followed(tmp_path: Path, name: str) 
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["guard", "batches"])
+@pytest.mark.parametrize("name", ["locks/guard", "locks/batches", "trial.json", "refused"])
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("elsewhere")])
-def test_locks_that_are_no_files(tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
+def test_own_files_that_are_no_files(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
     folder = OutputFolder(tmp_path, OutputSpec())
     folder.locks.mkdir(parents=True)
-    make(folder.locks / name)
+    make(folder.own / name)
     with pytest.raises(FolderError, match=f"{name}: (is no file|a link)"):
         folder.check()
 
