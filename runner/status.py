@@ -35,15 +35,7 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
         raise refusal(f"the last launch was refused: {why}", ExitCode.REFUSED)
     recorded = recorded_in(folder)
     if recorded is None:
-        plan = Plan(loaded.manifest, loaded.prompts, loaded.path)
-        if loaded.manifest.seed is None:
-            refuse_to_draw(folder, plan)
-        return {
-            "outcome": "interrupted",
-            "exit_code": int(ExitCode.INCOMPLETE),
-            "images": len(plan),
-            "sentence": f"never run: 0 of {len(plan)} images in {folder.dir}",
-        }
+        return _never_run(folder, Plan(loaded.manifest, loaded.prompts, loaded.path))
     manifest = fill(loaded.manifest, decide(loaded.manifest, recorded))
     plan = Plan(manifest, loaded.prompts, loaded.path)
     live = live_launches(folder)
@@ -70,6 +62,24 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
             report.rebuild(*about)
             report.write_summary(*told)
     return {**summary, "sentence": report.sentence(summary, folder)}
+
+
+def _never_run(folder: OutputFolder, plan: Plan) -> dict[str, Any]:
+    """No run has begun the folder, or its manifest.yaml is gone. Raises FolderError for what a run
+    would refuse whatever the seed and the revision become that it settles."""
+    if plan.manifest.seed is None:
+        refuse_to_draw(folder, plan)
+    if folder.dir.is_dir():
+        fingerprints = Fingerprints(plan.manifest, model.identity(plan.manifest.model))
+        found = survey(folder, plan, fingerprints, Record(len(plan)), set())
+        found.changed.clear()
+        refuse(folder, found, regenerate=False)
+    return {
+        "outcome": "interrupted",
+        "exit_code": int(ExitCode.INCOMPLETE),
+        "images": len(plan),
+        "sentence": f"never run: 0 of {len(plan)} images in {folder.dir}",
+    }
 
 
 def _adopt(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints, record: Record) -> str:

@@ -767,6 +767,12 @@ def test_status_before_and_after(bench: Bench) -> None:
     told = bench.status()
     assert told["exit_code"] == 75
     assert told["sentence"].startswith("never run: 0 of 5 images")
+    theirs = bench.output / "000002.png"
+    theirs.parent.mkdir()
+    theirs.write_bytes(b"mine")
+    with pytest.raises(FolderError, match="000002.png in .*not written by the runner"):
+        bench.status()
+    theirs.unlink()
     bench.run()
     (bench.output / "000004.png").unlink()
     reports = [bench.output / "metadata.jsonl", bench.output / "summary.json"]
