@@ -29,6 +29,7 @@ __all__ = ["show"]
 
 ROWS = 40  # more images than that are summed up
 ADVISE_FOLDERS = 10_000
+LOOK_AT = 100_000  # images: to compare a folder of more takes longer than the plan itself
 _OPEN_BATCHES = "batch_size auto: batches of one here; the first run tries sizes and records them"
 
 
@@ -105,10 +106,13 @@ def _with_revision(manifest: Manifest, resolved: Resolved) -> tuple[Manifest, Of
 
 def _finished(
     folder: OutputFolder, plan: Plan, fingerprints: Fingerprints, remarks: list[str]
-) -> int:
-    """How many images a run would keep. What it would refuse is a remark."""
+) -> int | None:
+    """How many images a run would keep; None for a long list. What it would refuse is a remark."""
     if not folder.dir.is_dir():
         return 0
+    if len(plan) > LOOK_AT:
+        remarks.append(f"what is in {folder.dir} was not looked at: more than {LOOK_AT} images")
+        return None
     record = merge(folder.journals, len(plan))
     found = survey(folder, plan, fingerprints, record, live_launches(folder))
     try:

@@ -20,7 +20,7 @@ from jobs import wait_for
 from PIL import Image, ImageOps, PngImagePlugin
 
 import runner.images
-from runner import pipeline, probe
+from runner import pipeline, planned, probe
 from runner.cli import main
 from runner.errors import (
     ExitCode,
@@ -936,7 +936,7 @@ def test_files_that_may_not_be_read(bench: Bench) -> None:
         journal.unlink(missing_ok=True)
 
 
-def test_a_plan_knows_what_is_there(bench: Bench) -> None:
+def test_a_plan_knows_what_is_there(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.plan()["finished"] == 0
     bench.run(limit=3)
     before = stamps(bench.output)
@@ -948,3 +948,7 @@ def test_a_plan_knows_what_is_there(bench: Bench) -> None:
     assert "a run would be refused" in plan["remarks"][0]
     assert "(1: the manifest changed since)" in plan["remarks"][0]
     assert stamps(bench.output) == before
+    monkeypatch.setattr(planned, "LOOK_AT", 4)  # a long list is planned in seconds
+    plan = bench.plan()
+    assert plan["finished"] is None
+    assert "was not looked at: more than 4 images" in plan["remarks"][0]
