@@ -155,13 +155,14 @@ def test_canonical_json() -> None:
 def test_many_images_in_one_folder_are_advised_against(
     manifest: Callable[..., Path],
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
     images: int,
     output: dict[str, int],
     is_advised: bool,
 ) -> None:
     many = {"prompt": "a cat", "parameters": {"num_images_per_prompt": images}}
     path = manifest(model="demo", output=output, prompts=[many])
-    assert main(["plan", str(path)]) == 0
+    assert main(["plan", str(path), "--output", str(tmp_path / "out")]) == 0
     assert ("images_per_folder: 1000" in capsys.readouterr().out) == is_advised
 
 
