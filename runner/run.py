@@ -27,7 +27,7 @@ from runner.pulse import Pulse
 from runner.record import Account
 from runner.report import Counts, Launch
 from runner.resume import asked_images
-from runner.start import Job, Start, hear, notices, prepare, tell, tell_error
+from runner.start import Job, Start, hear, notices, prepare, refusal_noted, tell, tell_error
 from runner.stop import Stop
 from runner.store import Store, StoreLostError, connect
 from runner.work import Rank, wait_for_all, work
@@ -94,9 +94,10 @@ def _prepare(rank: Rank, lock: FolderLock) -> Start:
     """The start, told to the other ranks; or what stands in its way, told likewise."""
     store, world = rank.store, rank.world
     try:
-        start = prepare(
-            rank.job, rank.folder, lock, world, deaths(store, world.world_size), rank.stop
-        )
+        with refusal_noted(rank.folder, lock):
+            start = prepare(
+                rank.job, rank.folder, lock, world, deaths(store, world.world_size), rank.stop
+            )
     except BaseException as error:
         with contextlib.suppress(StoreLostError):
             tell_error(error if isinstance(error, RunnerError) else repr(error), store)

@@ -3,6 +3,7 @@
 from __future__ import annotations  # array[int] is no type at run time before 3.12
 
 import base64
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -11,6 +12,7 @@ import sys
 import time
 import zlib
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,7 @@ __all__ = [
     "notices",
     "prepare",
     "recorded_in",
+    "refusal_noted",
     "settle",
     "tell",
     "tell_error",
@@ -102,6 +105,18 @@ class Start:
     renderer: Any = None  # where rank 0 has loaded the model already
 
 
+@contextlib.contextmanager
+def refusal_noted(folder: OutputFolder, lock: FolderLock) -> Iterator[None]:
+    """Leaves a word for `status` where a launch is refused that has the folder for itself; what is
+    wrong with the folder `status` sees by itself."""
+    try:
+        yield
+    except RefusedError as error:
+        if lock.is_held and not isinstance(error, FolderError):
+            replace(folder.refused, (str(error).encode(),), lock.launch)
+        raise
+
+
 @told_as_refusal()
 def prepare(
     job: Job,
@@ -112,22 +127,6 @@ def prepare(
     stop: Stop,
 ) -> Start:
     """Rank 0 alone. Raises RefusedError in any form: no image was touched until then."""
-    try:
-        return _prepare(job, folder, lock, world, deaths, stop)
-    except RefusedError as error:
-        if lock.is_held and not isinstance(error, FolderError):  # `status` sees those for itself
-            replace(folder.refused, (str(error).encode(),), lock.launch)
-        raise
-
-
-def _prepare(
-    job: Job,
-    folder: OutputFolder,
-    lock: FolderLock,
-    world: World,
-    deaths: dict[int, int],
-    stop: Stop,
-) -> Start:
     begun = time.monotonic()
     folder.prepare()
     lock.acquire()
