@@ -25,6 +25,7 @@ __all__ = [
     "Launch",
     "Outcome",
     "exit_code",
+    "is_over",
     "outcome",
     "read_summary",
     "rebuild",
@@ -85,6 +86,11 @@ class Launch:
         """Whether it was in this launch; a sibling shard's may have the same generation, and what
         this one found made without a record has another."""
         return done.generation == self.generation and launch_of(done.journal) == self.id
+
+
+def is_over(counts: Counts, account: Account, max_failures: int | None) -> bool:
+    """Whether the launch would make no more images, though some are left."""
+    return account.gave_up or (max_failures is not None and counts.failed >= max_failures)
 
 
 def outcome(counts: Counts, *, gave_up: bool = False) -> Outcome:

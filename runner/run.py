@@ -162,8 +162,7 @@ def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
     account = record.account(launch.id)
     asked = asked_images(start.plan, job.limit, job.shard)
     counts = report.rebuild(folder, start.plan, start.fingerprints, record, asked, launch)
-    most = start.manifest.max_failures
-    is_over = account.gave_up or (most is not None and counts.failed >= most)
+    is_over = report.is_over(counts, account, start.manifest.max_failures)
     outcome = report.outcome(counts, gave_up=is_over)
     summary = report.write_summary(folder, outcome, counts, launch, account)
     for line in filter(None, (report.truncation_notice(counts), report.sentence(summary, folder))):
