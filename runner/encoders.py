@@ -5,38 +5,112 @@ pipeline names its prompts. Each row of a batch is encoded alone and kept by its
 out never depends on which texts were encoded together or before.
 """
 
+import contextlib
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["encode_once"]
+__all__ = ["TextMemory", "text_memory"]
 
-# What a rank remembers for each encoder: 256 texts of FLUX's T5 are as many bytes, and with more of
-# them a small model's memory would grow for as long as new texts come.
-KEPT_TEXTS, KEPT_BYTES = 256, 2**30
+# Of each kind, in a rank: texts that come again, and outputs for texts of which no more is known,
+# since with all of those memory would never be steady. FLUX's T5 gives 4 MiB a text.
+KEPT_BYTES = 2**29
+RECENT = 512
 
 Key = tuple[Any, ...]
 
 
-def encode_once(pipe: Any) -> None:
-    """Wrap all text encoders of a loaded pipeline."""
-    for name, component in pipe.components.items():
+class TextMemory:
+    """What a pipeline's text encoders gave: for texts that come again, and for the last ones."""
+
+    def __init__(self) -> None:
+        self._recent = _Outputs(RECENT, KEPT_BYTES)
+        self._returning = _Outputs(None, KEPT_BYTES)
+        self._are_returning = False
+
+    def watch(self, name: str, component: Any) -> None:
+        """Give a component of a pipeline this memory where it is a text encoder."""
         if name.startswith("text_encoder") and isinstance(component, torch.nn.Module):
-            component.forward = _Remembering(component.forward)
+            component.forward = _Remembering(name, component.forward, self)
+
+    @contextlib.contextmanager
+    def keeping(self, *, returning: bool) -> Iterator[None]:
+        """A pipeline call; whether any of its texts comes again in another prompt."""
+        self._are_returning = returning
+        try:
+            yield
+        finally:
+            self._are_returning = False
+
+    def get(self, key: Key) -> Any:
+        """None for what is not known."""
+        known = self._returning.get(key)
+        if known is not None:
+            return known
+        known = self._recent.get(key)
+        if known is not None and self._are_returning:
+            self._recent.drop(key)
+            self._returning.put(key, known)
+        return known
+
+    def put(self, key: Key, output: Any) -> None:
+        (self._returning if self._are_returning else self._recent).put(key, output)
+
+    @property
+    def bytes(self) -> int:
+        return self._recent.bytes + self._returning.bytes
+
+
+class _Outputs:
+    """A mapping that forgets what was not used for longest, over so many outputs or bytes."""
+
+    def __init__(self, most: int | None, most_bytes: int) -> None:
+        self.most, self.most_bytes = most, most_bytes
+        self.bytes = 0
+        self._known: OrderedDict[Key, Any] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: Key) -> Any:
+        if key in self._known:
+            self._known.move_to_end(key)
+        return self._known.get(key)
+
+    def put(self, key: Key, output: Any) -> None:
+        self._known[key] = output
+        self.bytes += _size(output)
+        while len(self) > 1 and (
+            self.bytes > self.most_bytes or (self.most is not None and len(self) > self.most)
+        ):
+            self.drop(next(iter(self._known)))
+
+    def drop(self, key: Key) -> None:
+        self.bytes -= _size(self._known.pop(key))
+
+
+def text_memory(pipe: Any) -> TextMemory:
+    """That of a loaded pipeline: its own, or a new one for all of its text encoders."""
+    own = getattr(pipe, "texts", None)
+    if isinstance(own, TextMemory):
+        return own
+    memory = TextMemory()
+    for name, component in pipe.components.items():
+        memory.watch(name, component)
+    return memory
 
 
 class _Remembering:
-    """An encoder's `forward` that remembers its outputs, the least used ones forgotten first."""
+    """An encoder's `forward` that looks into the memory first."""
 
-    def __init__(self, forward: Callable[..., Any], kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, name: str, forward: Callable[..., Any], memory: TextMemory) -> None:
+        self.name = name
         self.forward = forward
+        self.memory = memory
         self.signature = inspect.signature(forward)
-        self.kept_bytes = kept_bytes
-        self.bytes = 0
-        self.known: OrderedDict[Key, Any] = OrderedDict()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.signature.bind(*args, **kwargs).arguments
@@ -53,17 +127,12 @@ class _Remembering:
             name: value[row : row + 1] if isinstance(value, torch.Tensor) else value
             for name, value in arguments.items()
         }
-        key = tuple((name, _hashable(value)) for name, value in sorted(alone.items()))
-        if key in self.known:
-            self.known.move_to_end(key)
-            return self.known[key]
-        output = _to_cpu(self.forward(**alone))
-        self.known[key] = output
-        self.bytes += _size(output)
-        while len(self.known) > 1 and (
-            self.bytes > self.kept_bytes or len(self.known) > KEPT_TEXTS
-        ):
-            self.bytes -= _size(self.known.popitem(last=False)[1])
+        values = ((name, _hashable(value)) for name, value in sorted(alone.items()))
+        key = (self.name, *values)
+        output = self.memory.get(key)
+        if output is None:
+            output = _to_cpu(self.forward(**alone))
+            self.memory.put(key, output)
         return output
 
 

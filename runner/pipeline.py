@@ -5,10 +5,11 @@ import ctypes
 import gc
 import importlib
 import inspect
+import itertools
 import logging
 import time
 import traceback
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from runner.encoders import encode_once
+from runner.encoders import text_memory
 from runner.errors import GaveUpError, ModelError
 from runner.manifest import Manifest
 from runner.model import index_of
@@ -96,6 +97,7 @@ class Pipeline:
         stop: Stop,
         rescue: Rescue | None = None,
         replica: Replica | None = None,
+        comes_again: Callable[[Task], bool] = lambda task: False,
     ) -> None:
         self.pipe = pipe
         self.stop = stop
@@ -107,6 +109,8 @@ class Pipeline:
         self.has_images = replica is None or replica.layout.is_leader
         self.about = {"strategy": kind, "device": device.type, "dtype": dtype}
         accepted = inspect.signature(pipe.__call__).parameters
+        self.texts = text_memory(pipe)
+        self.comes_again = comes_again
         self.truncation = Truncation(pipe)
         self._has_callback = "callback_on_step_end" in accepted
 
@@ -227,7 +231,8 @@ class Pipeline:
         The noise comes from one CPU generator an image, so that it depends on the image's seed
         alone: not on the batch, the rank, the number of GPUs or their kind.
         """
-        output = self.pipe(**self._arguments(tasks))
+        with self._remembering(tasks):
+            output = self.pipe(**self._arguments(tasks))
         images = getattr(output, "images", None)
         if not self.has_images:
             return images
@@ -256,7 +261,11 @@ class Pipeline:
     def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
         """Batches that will be rendered next, for a pipeline that makes several at once."""
         if hasattr(self.pipe, "prepare"):
-            self.pipe.prepare([self._arguments(tasks) for tasks in batches])
+            with self._remembering(itertools.chain.from_iterable(batches)):
+                self.pipe.prepare([self._arguments(tasks) for tasks in batches])
+
+    def _remembering(self, tasks: Iterable[Task]) -> contextlib.AbstractContextManager[None]:
+        return self.texts.keeping(returning=any(map(self.comes_again, tasks)))
 
     def _on_step(self, start: float) -> Any:
         def is_too_late(pipe: Any, step: int) -> bool:
@@ -366,8 +375,10 @@ def load(
     stop: Stop,
     world: World,
     replica: Replica | None = None,
+    comes_again: Callable[[Task], bool] = lambda task: False,
 ) -> Pipeline:
-    """The pipeline where the strategy puts it. Raises ModelError where diffusers refuses."""
+    """The pipeline where the strategy puts it; `comes_again` says of which tasks a text encoder's
+    output is worth keeping. Raises ModelError where diffusers refuses."""
     quiet_libraries()
     if device.type == "cpu":
         reuse_buffers()
@@ -377,13 +388,13 @@ def load(
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"{manifest.model.id}: cannot be loaded: {lines[0]}") from error
     pipe.set_progress_bar_config(disable=True)
-    encode_once(pipe)
     for name, component in pipe.components.items():
         if isinstance(component, torch.nn.Module):
             log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))
     _begin_collecting()
     rescue = Rescue(manifest.on_out_of_memory, manifest.on_flagged)
-    return Pipeline(pipe, device, manifest.dtype, strategy.kind, stop, rescue, replica)
+    about = (device, manifest.dtype, strategy.kind)
+    return Pipeline(pipe, *about, stop, rescue, replica, comes_again)
 
 
 def _begin_collecting() -> None:

@@ -6,6 +6,7 @@ A plan of a million images is a few arrays of numbers: tasks are made when they 
 from __future__ import annotations  # array[int] is no type at run time before 3.12
 
 import bisect
+import functools
 import hashlib
 import json
 from array import array
@@ -16,7 +17,14 @@ from typing import Any
 
 from runner.errors import ManifestError, Problem
 from runner.manifest import Manifest
-from runner.prompts import MAX_SEED, PromptItem, is_text, settings_of
+from runner.prompts import (
+    MAX_SEED,
+    PromptItem,
+    is_text,
+    repeated_sums,
+    settings_of,
+    text_sums,
+)
 
 __all__ = [
     "Fingerprints",
@@ -176,6 +184,14 @@ class Plan:
         if seed is None:
             return index  # not resolved yet: the place in the sequence
         return seed.fixed if seed.fixed is not None else (seed.start or 0) + index
+
+    def comes_again(self, task: Task) -> bool:
+        """Whether another prompt has one of this task's texts, too."""
+        return not self._repeated_sums.isdisjoint(text_sums(task.prompt, task.parameters))
+
+    @functools.cached_property
+    def _repeated_sums(self) -> frozenset[int]:
+        return repeated_sums(self.prompts)
 
     @property
     def batch_count(self) -> int:

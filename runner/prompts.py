@@ -3,6 +3,7 @@
 from __future__ import annotations  # array[int] is no type at run time before 3.12
 
 import codecs
+import itertools
 import json
 import re
 import zlib
@@ -25,7 +26,9 @@ __all__ = [
     "Seed",
     "Text",
     "is_text",
+    "repeated_sums",
     "settings_of",
+    "text_sums",
 ]
 
 MAX_SEED = 2**63 - 1  # what torch.Generator.manual_seed takes on every platform
@@ -112,7 +115,7 @@ InlinePrompts = tuple[Annotated[PromptItem, BeforeValidator(PromptItem.lift)], .
 
 
 class FilePrompts(Sequence[PromptItem]):
-    """The prompts of a file: where each line begins and a checksum of it are kept, 13 bytes.
+    """The prompts of a file: where each line begins and checksums of it are kept, 17 bytes.
 
     A .txt file has a prompt a line, blank lines are skipped. A .jsonl file has an object (keys as
     in the manifest) or a string a line. Raises ManifestError with every bad line; and later, where
@@ -127,6 +130,7 @@ class FilePrompts(Sequence[PromptItem]):
             raise ManifestError([Problem(shown, "prompt files end in .txt or .jsonl")])
         self.read = read
         self.starts, self._sums = array("Q"), array("I")
+        self.text_sums = array("I")  # of all prompts
         self._is_plain = bytearray()  # whether a prompt has neither a seed nor parameters
         problems: list[Problem] = []
         for number, start, line in self._lines():
@@ -135,6 +139,7 @@ class FilePrompts(Sequence[PromptItem]):
                 if item is not None:
                     self.starts.append(start)
                     self._sums.append(_sum(line))
+                    self.text_sums.extend(text_sums(item.prompt, item.parameters))
                     self._is_plain.append(item.seed is None and not item.parameters)
             except (ValueError, RecursionError) as error:
                 problems += [Problem(f"{shown}:{number}", text) for text in _reasons(error)]
@@ -238,6 +243,21 @@ def settings_of(
     if isinstance(prompts, FilePrompts):
         return prompts.settings()
     return ((item.seed, item.parameters) for item in prompts)
+
+
+def text_sums(prompt: str, parameters: Mapping[str, Any]) -> list[int]:
+    """A checksum for each text: the prompt and those among the parameters."""
+    others = (value for name, value in parameters.items() if value and is_text(name))
+    return [zlib.crc32(text.encode()) for text in (prompt, *others)]
+
+
+def repeated_sums(prompts: Sequence[PromptItem]) -> frozenset[int]:
+    """Those that more than one prompt has; by chance perhaps that of another text."""
+    if isinstance(prompts, FilePrompts):
+        sums = sorted(prompts.text_sums)
+    else:
+        sums = sorted(sum for item in prompts for sum in text_sums(item.prompt, item.parameters))
+    return frozenset(sum for sum, next_sum in itertools.pairwise(sums) if sum == next_sum)
 
 
 def _text_item(line: bytes) -> PromptItem | None:

@@ -292,7 +292,8 @@ def _try_batches(
 
     folder = model.local_folder(spec) or model.download(spec)
     device = set_device(world, share=strategy.shares_node)
-    renderer = load(start.manifest, folder, strategy, device, stop, world)
+    again = start.plan.comes_again
+    renderer = load(start.manifest, folder, strategy, device, stop, world, comes_again=again)
     replicas = strategy.layout(world).replicas * (job.shard[1] if job.shard else 1)
     return probe(renderer, start.plan.tasks(), replicas, stop, output.trial), renderer
 

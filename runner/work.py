@@ -135,7 +135,7 @@ def _make_images(
     with replica_group(world, replica.layout, device, binds_device=not strategy.own_groups):
         link = None if replica.is_alone else replica
         pipeline = start.renderer or load(
-            manifest, folder, strategy, device, rank.stop, world, link
+            manifest, folder, strategy, device, rank.stop, world, link, start.plan.comes_again
         )
         if checks:
             agree(pipeline, first, expected, replica)

@@ -16,7 +16,7 @@ MODULES = sorted(path for path in HOME.rglob("*.py") if "demo" not in path.parts
 # Each row may import the rows above it, and its own.
 ROWS = (
     ("errors", "settings", "units", "yaml_tree", "demo"),
-    ("world",),
+    ("world", "encoders"),
     ("strategies",),
     ("prompts",),
     ("manifest",),
@@ -33,7 +33,7 @@ ROWS = (
     ("journal",),
     ("folder",),
     ("lock",),
-    ("encoders", "truncation"),
+    ("truncation",),
     ("rescue",),
     ("pipeline",),
     ("resume", "report", "disk", "writer", "progress", "fake", "probe"),

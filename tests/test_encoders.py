@@ -9,7 +9,7 @@ from conftest import FAST
 from diffusers import FluxPipeline
 
 from runner import encoders
-from runner.encoders import encode_once
+from runner.encoders import text_memory
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def images(pipe: Any, prompts: list[str], **values: Any) -> torch.Tensor:
 
 def test_each_text_passes_once(pipe: Any) -> None:
     seen = count_calls(pipe)
-    encode_once(pipe)
+    text_memory(pipe)
     negative = {"negative_prompt": ["snow"] * 2, "true_cfg_scale": 2.0}
     for prompts in (["a cat", "a dog"], ["a dog", "a fox"], ["a cat", "a cat"]):
         images(pipe, prompts, **negative)
@@ -55,7 +55,7 @@ def test_each_text_passes_once(pipe: Any) -> None:
 
 def test_results_are_those_of_encoding_alone(pipe: Any) -> None:
     plain = [images(pipe, [prompt]) for prompt in ("a cat", "a red fox")]
-    encode_once(pipe)
+    text_memory(pipe)
     assert torch.equal(images(pipe, ["a cat"]), plain[0])
     assert torch.equal(images(pipe, ["a red fox"]), plain[1])
     assert torch.equal(images(pipe, ["a cat"]), plain[0])
@@ -66,34 +66,73 @@ def test_results_are_those_of_encoding_alone(pipe: Any) -> None:
 
 
 def test_what_a_pipeline_gets_is_its_own(pipe: Any) -> None:
-    encode_once(pipe)
+    text_memory(pipe)
     first = pipe.encode_prompt(["a cat"], None, max_sequence_length=16)
     kept = first[0].clone()
     first[0].zero_()
     assert torch.equal(pipe.encode_prompt(["a cat"], None, max_sequence_length=16)[0], kept)
 
 
+def encode(pipe: Any, *texts: str) -> None:
+    for text in texts:
+        pipe.encode_prompt([text], None, max_sequence_length=16)
+
+
 def test_memory_is_bounded(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    encode_once(pipe)
-    remembering = pipe.text_encoder_2.forward
-    pipe.encode_prompt(["a cat"], None, max_sequence_length=16)
-    one = remembering.bytes
+    monkeypatch.setattr(encoders, "RECENT", 6)  # outputs, two a text
+    memory = text_memory(pipe)
+    encode(pipe, "a cat")
+    one = memory.bytes
     assert one > 0
-    remembering.kept_bytes = 3 * one
-    for number in range(10):
-        pipe.encode_prompt(["cat " * number], None, max_sequence_length=16)
-    assert len(remembering.known) == 3
-    assert remembering.bytes == 3 * one
-    monkeypatch.setattr(encoders, "KEPT_TEXTS", 2)
-    for number in range(10):
-        pipe.encode_prompt(["dog " * number], None, max_sequence_length=16)
-    assert len(remembering.known) == 2
-    assert remembering.bytes == 2 * one
-    assert encoders.KEPT_BYTES == 2**30
+    encode(pipe, *("cat " * number for number in range(2, 12)))
+    assert memory.bytes == 3 * one
+    with memory.keeping(returning=True):
+        encode(pipe, *("dog " * number for number in range(1, 11)))
+    assert memory.bytes == 13 * one
+    assert encoders.KEPT_BYTES == 2**29
+
+
+def test_bytes_are_bounded(pipe: Any, flux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = text_memory(pipe)
+    encode(pipe, "a cat")
+    monkeypatch.setattr(encoders, "KEPT_BYTES", 3 * measured.bytes)
+    again = FluxPipeline.from_pretrained(flux, dtype=torch.float32)
+    memory = text_memory(again)
+    encode(again, *("cat " * number for number in range(1, 10)))
+    with memory.keeping(returning=True):
+        encode(again, *("dog " * number for number in range(1, 10)))
+    assert memory.bytes == 6 * measured.bytes  # three texts of each kind
+
+
+def test_texts_that_come_again_are_kept(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoders, "RECENT", 4)
+    seen = count_calls(pipe)
+    memory = text_memory(pipe)
+    with memory.keeping(returning=True):
+        encode(pipe, "a cat")
+    encode(pipe, "a dog", "a fox", "dog fox", "fox dog")
+    assert seen["text_encoder"] == 5
+    encode(pipe, "a cat", "dog fox")
+    assert seen["text_encoder"] == 5
+    encode(pipe, "a dog")
+    assert seen["text_encoder"] == 6
+
+
+def test_a_recent_text_is_kept_once_it_comes_again(
+    pipe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoders, "RECENT", 4)
+    seen = count_calls(pipe)
+    memory = text_memory(pipe)
+    encode(pipe, "a cat")
+    with memory.keeping(returning=True):
+        encode(pipe, "a cat")
+    encode(pipe, "a dog", "a fox", "dog fox", "a cat")
+    assert seen["text_encoder"] == 4
 
 
 def test_other_arguments_are_other_results_and_odd_ones_pass(pipe: Any) -> None:
-    encode_once(pipe)
+    text_memory(pipe)
     encoder = pipe.text_encoder_2
     tokens = torch.tensor([[5, 6, 1]])
     plain = encoder(tokens)

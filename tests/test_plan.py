@@ -1,5 +1,6 @@
 """Manifest → tasks, fingerprints, batches."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +165,23 @@ def test_many_images_in_one_folder_are_advised_against(
     path = manifest(model="demo", output=output, prompts=[many])
     assert main(["plan", str(path), "--output", str(tmp_path / "out")]) == 0
     assert ("images_per_folder: 1000" in capsys.readouterr().out) == is_advised
+
+
+def test_texts_of_several_prompts_come_again(plan: Make, tmp_path: Path) -> None:
+    prompts = [
+        {"prompt": "a cat", "parameters": {"num_images_per_prompt": 2}},
+        {"prompt": "a dog", "seed": 7},
+        {"prompt": "a fox", "parameters": {"negative_prompt": "snow"}},
+        {"prompt": "a dog", "parameters": {"height": 32}},
+        {"prompt": "a hen", "parameters": {"negative_prompt": "snow", "prompt_2": "hen"}},
+        "a cow",
+    ]
+    (tmp_path / "list.jsonl").write_text("".join(json.dumps(one) + "\n" for one in prompts))
+    default = {"negative_prompt": "rain"}  # of all, and so never out of use
+    for form in (prompts, {"file": "list.jsonl"}):
+        made = plan(model="demo", parameters=default, prompts=form)
+        again = [made.comes_again(task) for task in made.tasks()]
+        assert again == [False, False, True, True, True, True, False]
 
 
 def test_the_default_size_is_checked_whoever_uses_it_first(plan: Callable[..., Plan]) -> None:

@@ -1,5 +1,6 @@
 """Whole runs of one process with a tiny real model: resume, changes, failures, reports."""
 
+import functools
 import gc
 import json
 import os
@@ -15,12 +16,14 @@ import datasets
 import numpy as np
 import pytest
 import torch
+import yaml
 from conftest import FAST, lines, pixels, stamps, summary
 from jobs import wait_for
 from PIL import Image, ImageOps, PngImagePlugin
+from transformers import CLIPTextModel
 
 import runner.images
-from runner import pipeline, planned, probe
+from runner import encoders, pipeline, planned, probe
 from runner.cli import main
 from runner.errors import (
     ExitCode,
@@ -703,6 +706,25 @@ def test_float16_needs_a_gpu(bench: Bench) -> None:
     bench.values["dtype"] = "half"
     with pytest.raises(StrategyError, match="float16 needs a GPU.*use float32 or bfloat16"):
         bench.run()
+
+
+@pytest.mark.parametrize("strategy", ["data_parallel", "{kind: device_map, phases: true}"])
+def test_a_text_that_comes_again_is_encoded_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    real, rows = CLIPTextModel.forward, []
+
+    @functools.wraps(real)
+    def forward(self: Any, input_ids: torch.Tensor, **others: Any) -> Any:
+        rows.append(len(input_ids))
+        return real(self, input_ids, **others)
+
+    monkeypatch.setattr(CLIPTextModel, "forward", forward)
+    monkeypatch.setattr(encoders, "RECENT", 2)  # outputs: of the last text
+    bench.values["strategy"] = yaml.safe_load(strategy)
+    bench.values["prompts"] = ["a cat", "a dog", "a fox", "a cat"]
+    assert bench.run() == 0
+    assert sum(rows) == 3
 
 
 # Case 41: the dtype asked for is the dtype of every component.

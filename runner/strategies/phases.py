@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from runner.encoders import TextMemory
 from runner.strategies.base import Source
 from runner.strategies.facts import ModelFacts
 from runner.strategies.sizes import empty
@@ -59,6 +60,7 @@ class PhasedPipeline:
         for name in shapes:
             self._free(name)
         self._made: dict[Any, Any] = {}
+        self.texts = TextMemory()
 
     @property
     def components(self) -> dict[str, Any]:
@@ -89,7 +91,9 @@ class PhasedPipeline:
     ) -> dict[Any, Any]:
         """What `act` gives for each call, or the exception; with these components loaded."""
         for name in names:
-            object.__setattr__(self.pipe, name, self.source.component(name, **self.place()))
+            component = self.source.component(name, **self.place())
+            self.texts.watch(name, component)
+            object.__setattr__(self.pipe, name, component)
         results: dict[Any, Any] = {}
         try:
             for call in calls:
