@@ -32,7 +32,7 @@ LEFT = 1000  # images that are still to make
 MADE = 1000  # by the runner; the others are copies of them
 MB = 2**20
 COMMANDS = ("validate", "plan", "first image", "status")
-STEPS = ("load", "plan", "merge", "scan", "survey", "batches", "rebuild")
+STEPS = ("load", "plan", "merge", "scan", "survey", "batches", "count", "rebuild")
 
 
 def main() -> None:
@@ -236,7 +236,8 @@ def measure_steps(manifest: str) -> None:
         "scan": lambda: folder.scan(len(plan)),
         "survey": lambda: survey(folder, plan, prints, record, set()),
         "batches": lambda: pending_batches(plan, found.todo, asked),
-        "rebuild": lambda: report.rebuild(folder, plan, prints, record, asked, Launch("0" * 8, 0)),
+        "count": lambda: report.count(found.states, record, asked, Launch("0" * 8, 0)),
+        "rebuild": lambda: report.rebuild(folder, plan, record, found.states, "0" * 8),
     }
     times = max(1, min(9, 100_000 // images))
     costs = {

@@ -251,10 +251,14 @@ class Fingerprints:
 
     def of(self, task: Task) -> str:
         """32 hexadecimal digits."""
+        return self.digest(task).hex()
+
+    def digest(self, task: Task) -> bytes:
+        """The same as 16 bytes."""
         known, text = self._parameters
         if task.parameters is not known:
             text = canonical(task.parameters)
             self._parameters = (task.parameters, text)
         digest = self._common.copy()
         digest.update(f"{task.seed}\n{text}\n{task.prompt}".encode())
-        return digest.hexdigest()[:32]
+        return digest.digest()[:16]

@@ -4,12 +4,27 @@ from __future__ import annotations  # array[int] is no type at run time before 3
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["LOST", "Account", "Done", "DoneImages", "Failed", "Record", "Work", "is_skip"]
+from runner.plan import Fingerprints, Plan
 
+__all__ = [
+    "DONE",
+    "FAILED",
+    "LEFT",
+    "LOST",
+    "SKIPPED",
+    "Account",
+    "Done",
+    "DoneImages",
+    "Failed",
+    "Record",
+    "Work",
+]
+
+LEFT, DONE, FAILED, SKIPPED = range(4)  # how an image stands; skipped: left out on purpose
 LOST = "replica-lost"  # the kind of failure of an image that ended its replica
 PRINT_BYTES = 16  # of a fingerprint
 
@@ -93,15 +108,23 @@ class DoneImages(Mapping[int, Done]):
 
     def generation(self, index: int) -> int:
         """-1 for an image that is not done."""
-        return self._source_values[self._sources[index]][1]
+        return self.source(index)[1]
 
-    def holds(self, index: int, fingerprint: str, size: int) -> bool:
+    def source(self, index: int) -> tuple[str, int]:
+        """The journal and the generation of an image that is done."""
+        return self._source_values[self._sources[index]]
+
+    def is_truncated(self, index: int) -> bool:
+        """Whether a tokenizer cut a text of an image that is done."""
+        return "truncated" in self._made_values[self._made[index]]
+
+    def holds(self, index: int, fingerprint: bytes, size: int) -> bool:
         """Whether an image is done, is the one that is asked for, and has the size of its file."""
         start = PRINT_BYTES * index
         return (
             self._sizes[index] == size
             and self._sources[index] != 0
-            and self._prints[start : start + PRINT_BYTES] == bytes.fromhex(fingerprint)
+            and self._prints[start : start + PRINT_BYTES] == fingerprint
         )
 
     def add(self, index: int, done: Done) -> None:
@@ -161,13 +184,24 @@ class Record:
         if known is None or known.generation <= failed.generation:
             self.failed[index] = failed
 
+    def states(self, plan: Plan, fingerprints: Fingerprints, sizes: Sequence[int]) -> bytearray:
+        """How each image of the plan stands. It is done where a journal says so with the plan's
+        fingerprint and its file has the size recorded; `sizes` are below 0 where there is none."""
+        found = bytearray(len(plan))
+        for task in plan.tasks():
+            size, failed = sizes[task.index], self.failed.get(task.index)
+            if size < 0 and failed is None:
+                continue
+            fingerprint = fingerprints.digest(task)
+            if self.done.holds(task.index, fingerprint, size):
+                found[task.index] = DONE
+            elif failed is not None and failed.fingerprint == fingerprint.hex():
+                is_skip = failed.kind == "skipped" and plan.manifest.on_flagged == "skip"
+                found[task.index] = SKIPPED if is_skip else FAILED
+        return found
+
     def _check(self, index: int) -> None:
         """An image beyond the plan is none of this record."""
         self.lines += 1
         if not 0 <= index < self.total:
             raise ValueError(index)
-
-
-def is_skip(failed: Failed, on_flagged: str) -> bool:
-    """Whether an image was left out on purpose, and the manifest still says so."""
-    return failed.kind == "skipped" and on_flagged == "skip"

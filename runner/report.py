@@ -1,11 +1,9 @@
 """Journals → metadata.jsonl, failures.jsonl and summary.json, which say how the folder stands."""
 
-from __future__ import annotations  # array[int] is no type at run time before 3.12
-
 import collections
 import dataclasses
+import itertools
 import json
-from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,19 +15,21 @@ from runner.errors import ExitCode
 from runner.folder import OutputFolder
 from runner.images import image_name
 from runner.journal import launch_of
-from runner.plan import Fingerprints, Plan, Task
-from runner.record import Account, Done, Failed, Record, Work, is_skip
+from runner.plan import Plan
+from runner.record import DONE, FAILED, LEFT, SKIPPED, Account, Record, Work
 
 __all__ = [
     "Counts",
     "Launch",
     "Outcome",
+    "count",
     "exit_code",
     "is_over",
     "outcome",
     "read_summary",
     "rebuild",
     "sentence",
+    "summarize",
     "truncation_notice",
     "write_summary",
 ]
@@ -52,21 +52,6 @@ class Counts:
     truncated: int = 0  # of those done, with a text that a tokenizer cut
     first_truncated: list[int] = field(default_factory=list)
 
-    def add_done(self, index: int, made: Mapping[str, Any], *, is_new: bool) -> None:
-        self.done += 1
-        self.made += is_new
-        if "truncated" in made:
-            self.truncated += 1
-            self.first_truncated += [index] if self.truncated <= NAMED else []
-
-    def add_left(self, failed: Failed | None, on_flagged: str, *, asked: bool) -> None:
-        is_skipped = failed is not None and is_skip(failed, on_flagged)
-        self.left += asked and not is_skipped
-        if failed:
-            self.skipped += is_skipped
-            self.failed += not is_skipped
-            self.left_failed += asked and not is_skipped
-
 
 @dataclass(slots=True)
 class Launch:
@@ -82,10 +67,31 @@ class Launch:
     batch_sizes: dict[str, int] = field(default_factory=dict)  # that `auto` found
     seconds: float | None = None  # to its end; unknown where it was killed
 
-    def made(self, done: Done) -> bool:
-        """Whether it was in this launch; a sibling shard's may have the same generation, and what
-        this one found made without a record has another."""
-        return done.generation == self.generation and launch_of(done.journal) == self.id
+    def made(self, journal: str, generation: int) -> bool:
+        """Whether an image was in this launch; a sibling shard's may have the same generation, and
+        what this one found made without a record has another."""
+        return generation == self.generation and launch_of(journal) == self.id
+
+
+def count(states: bytearray, record: Record, asked: bytearray, launch: Launch) -> Counts:
+    """`states` as of a record or a survey; `asked` has one byte an image: 1 for those the launch
+    was to make."""
+    of_asked = collections.Counter(itertools.compress(states, asked))
+    counts = Counts(
+        total=len(states),
+        done=states.count(DONE),
+        failed=states.count(FAILED),
+        skipped=states.count(SKIPPED),
+        left=of_asked[LEFT] + of_asked[FAILED],
+        left_failed=of_asked[FAILED],
+    )
+    for index, state in enumerate(states):
+        if state == DONE:
+            counts.made += launch.made(*record.done.source(index))
+            if record.done.is_truncated(index):
+                counts.truncated += 1
+                counts.first_truncated += [index] if counts.truncated <= NAMED else []
+    return counts
 
 
 def is_over(counts: Counts, account: Account, max_failures: int | None) -> bool:
@@ -109,87 +115,55 @@ def exit_code(outcome: Outcome) -> ExitCode:
 
 
 def rebuild(
-    folder: OutputFolder,
-    plan: Plan,
-    fingerprints: Fingerprints,
-    record: Record,
-    asked: bytearray,
-    launch: Launch,
-    *,
-    dry: bool = False,
-) -> Counts:
-    """Write metadata.jsonl and failures.jsonl anew, in index order, streaming; count on the way.
-    `dry`: only count.
+    folder: OutputFolder, plan: Plan, record: Record, states: bytearray, launch: str
+) -> None:
+    """Write metadata.jsonl and failures.jsonl anew, in index order, streaming."""
+    files.replace(folder.metadata, _metadata(folder, plan, record, states), launch)
+    if FAILED in states or SKIPPED in states:
+        files.replace(folder.failures, _failures(plan, record, states), launch)
+    else:
+        folder.failures.unlink(missing_ok=True)
 
-    An image counts as done where a journal says so with the plan's fingerprint and its file has
-    the size recorded. `asked` has one byte an image: 1 for those the launch was to make.
-    """
-    sizes = folder.scan(len(plan)).sizes
-    counts, failing = Counts(len(plan)), array("Q")
-    manifest, model = plan.manifest, plan.manifest.model
 
-    def metadata() -> Iterator[bytes]:
-        for task in plan.tasks():
-            done, fingerprint = record.done.get(task.index), fingerprints.of(task)
-            if done is not None and done[:2] == (fingerprint, sizes[task.index]):
-                made = done.made
-                counts.add_done(task.index, made, is_new=launch.made(done))
-                name = image_name(task.index, folder.images_per_folder)
-                common = {"model": model.id, "revision": model.revision}
-                line = {"file_name": name, **_about(task), **common, **made}
-                yield _line({**line, "fingerprint": fingerprint})
-                continue
-            failed = record.failed.get(task.index)
-            if failed and failed.fingerprint != fingerprint:
-                failed = None
-            counts.add_left(failed, manifest.on_flagged, asked=bool(asked[task.index]))
-            if failed:
-                failing.append(task.index)
+def _metadata(
+    folder: OutputFolder, plan: Plan, record: Record, states: bytearray
+) -> Iterator[bytes]:
+    model = plan.manifest.model
+    for task in plan.tasks():
+        if states[task.index] == DONE:
+            done = record.done[task.index]
+            yield _line(
+                {
+                    "file_name": image_name(task.index, folder.images_per_folder),
+                    "index": task.index,
+                    "prompt_index": task.prompt_index,
+                    "prompt": task.prompt,
+                    "seed": task.seed,
+                    "parameters": task.parameters,
+                    "model": model.id,
+                    "revision": model.revision,
+                    **done.made,
+                    "fingerprint": done.fingerprint,
+                }
+            )
 
-    def failures() -> Iterator[bytes]:
-        for index in failing:
+
+def _failures(plan: Plan, record: Record, states: bytearray) -> Iterator[bytes]:
+    for index, state in enumerate(states):
+        if state in (FAILED, SKIPPED):
             failed = record.failed[index]
             fault = {"kind": failed.kind, "error": failed.error}
             yield _line({"index": index, "prompt": plan.task(index).prompt, **fault})
-
-    if dry:
-        collections.deque(metadata(), maxlen=0)
-        return counts
-    files.replace(folder.metadata, metadata(), launch.id)
-    if failing:
-        files.replace(folder.failures, failures(), launch.id)
-    else:
-        folder.failures.unlink(missing_ok=True)
-    return counts
-
-
-def _about(task: Task) -> dict[str, Any]:
-    return {
-        "index": task.index,
-        "prompt_index": task.prompt_index,
-        "prompt": task.prompt,
-        "seed": task.seed,
-        "parameters": dict(task.parameters),
-    }
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
     return pydantic_core.to_json(values) + b"\n"
 
 
-def write_summary(
-    folder: OutputFolder,
-    outcome: Outcome,
-    counts: Counts,
-    launch: Launch,
-    account: Account,
-    *,
-    dry: bool = False,
-) -> dict[str, Any]:
-    """Write summary.json and return it; times and rates are open where the launch's are. `dry`:
-    only return it."""
+def summarize(outcome: Outcome, counts: Counts, launch: Launch, account: Account) -> dict[str, Any]:
+    """What goes into summary.json; times and rates are open where the launch's are."""
     seconds = launch.seconds
-    summary = {
+    return {
         "outcome": outcome,
         "exit_code": int(exit_code(outcome)),
         "images": counts.total,
@@ -204,10 +178,11 @@ def write_summary(
         "replicas": [_replica(work, seconds) for work in sorted(account.work)],
         "errors": account.errors,
     }
+
+
+def write_summary(folder: OutputFolder, summary: Mapping[str, Any], launch: str) -> None:
     data = json.dumps(summary, ensure_ascii=False, indent=2) + "\n"
-    if not dry:
-        files.replace(folder.summary, (data.encode(),), launch.id)
-    return summary
+    files.replace(folder.summary, (data.encode(),), launch)
 
 
 def _replica(work: Work, seconds: float | None) -> dict[str, Any]:

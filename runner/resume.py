@@ -14,8 +14,8 @@ from runner.folder import ABSENT, NO_FILE, OutputFolder
 from runner.images import read_text
 from runner.journal import Journal, launch_of
 from runner.lock import Shard, live_launches
-from runner.plan import Fingerprints, Plan, Task
-from runner.record import Done, Record, is_skip
+from runner.plan import Fingerprints, Plan
+from runner.record import DONE, FAILED, LEFT, Done, Record
 
 __all__ = [
     "Survey",
@@ -28,23 +28,29 @@ __all__ = [
     "survey",
 ]
 
+MUST_BE_MADE = bytes(state in (LEFT, FAILED) for state in range(256))  # by state
 PNG_START = b"\x89PNG\r\n\x1a\n"
 NAMED = 8  # indices named in an error
 
 
 @dataclass(slots=True)
 class Survey:
-    """Every image of the plan is finished or to do; the lists name why, for those of interest."""
+    """How every image of the plan stands, and what must be made; the lists name why, for those of
+    interest."""
 
+    states: bytearray  # one byte an image: see record.py
     todo: bytearray  # one byte an image: 1 where it must be made
-    finished: int = 0
     changed: list[int] = field(default_factory=list)  # whole, but of another fingerprint
     damaged: list[int] = field(default_factory=list)  # ours, but not whole
-    adopted: list[tuple[Task, Done]] = field(default_factory=list)  # whole, but not in a journal
+    adopted: dict[int, Done] = field(default_factory=dict)  # whole, but not in a journal
     foreign: list[Path] = field(default_factory=list)
     beyond: list[Path] = field(default_factory=list)  # ours, past the end of the list
     misplaced: Path | None = None  # one of ours, where another images_per_folder puts it
     temporaries: list[tuple[Path, str]] = field(default_factory=list)  # and who wrote them
+
+    @property
+    def finished(self) -> int:
+        return self.states.count(DONE)
 
 
 def survey(
@@ -60,30 +66,29 @@ def survey(
     bytes. `live` are launches of sibling shards, whose journals are still being written.
     """
     scan = folder.scan(len(plan))
-    found = Survey(bytearray(len(plan)), temporaries=scan.temporaries)
+    states = record.states(plan, fingerprints, scan.sizes)
+    found = Survey(states, states.translate(MUST_BE_MADE), temporaries=scan.temporaries)
     suspect = {name for name in record.unclean if launch_of(name) not in live}
-    for task in plan.tasks():
-        size = scan.sizes[task.index]
-        if size == ABSENT:
-            found.todo[task.index] = not _is_skipped(task, plan, fingerprints, record)
-            continue
-        fingerprint = fingerprints.of(task)
-        if not suspect and record.done.holds(task.index, fingerprint, size):
-            found.finished += 1  # as nearly all are: no file is opened
-            continue
-        path, done = folder.image(task.index), record.done.get(task.index)
+    for index, size in enumerate(scan.sizes):
+        if size == ABSENT or (states[index] == DONE and not suspect):
+            continue  # as nearly all are: no file is opened
+        path, done = folder.image(index), record.done.get(index)
         in_journal = done is not None and _is_whole(path, size, done, suspect)
+        if states[index] == DONE:
+            if in_journal:
+                continue
+            states[index] = LEFT  # by its bytes
+        fingerprint = fingerprints.of(plan.task(index))
         held = done.fingerprint if done is not None and in_journal else _fingerprint_in(path, size)
         if held == fingerprint:
-            found.finished += 1
-            if not in_journal:
-                found.adopted.append((task, _adopt(path, fingerprint)))
+            found.adopted[index] = _adopt(path, fingerprint)
+            states[index], found.todo[index] = DONE, 0
             continue
-        found.todo[task.index] = 1
+        found.todo[index] = 1
         if held:
-            found.changed.append(task.index)
+            found.changed.append(index)
         elif held is None and done is not None and _is_broken(path, size, done):
-            found.damaged.append(task.index)
+            found.damaged.append(index)
         else:
             found.foreign.append(path)
     found.beyond = [
@@ -160,8 +165,8 @@ def clear(
         path.unlink(missing_ok=True)
     for index in filter(asked.__getitem__, found.damaged):
         folder.image(index).unlink(missing_ok=True)
-    for task, done in found.adopted:
-        journal.done(task.index, done.fingerprint, done.size, done.crc, done.made)
+    for index, done in found.adopted.items():
+        journal.done(index, done.fingerprint, done.size, done.crc, done.made)
     # First the files, then who lives: a launch holds its lock before it writes.
     live = live | live_launches(folder)
     for path, launch in found.temporaries:
@@ -198,15 +203,6 @@ def pending_batches(
         if any(todo[index] and asked[index] for index in indices):
             (after if any(index in last for index in indices) else first).append(number)
     return first + after
-
-
-def _is_skipped(task: Task, plan: Plan, fingerprints: Fingerprints, record: Record) -> bool:
-    failed = record.failed.get(task.index)
-    return (
-        failed is not None
-        and is_skip(failed, plan.manifest.on_flagged)
-        and failed.fingerprint == fingerprints.of(task)
-    )
 
 
 def _is_whole(path: Path, size: int, done: Done, suspect: set[str]) -> bool:

@@ -79,7 +79,8 @@ def _lead(rank: Rank) -> ExitCode:
             for line in (*filter(None, remarks), _greeting(start, launch)):
                 print(f"runner: {printable(line)}", file=sys.stderr, flush=True)
             counts = Counts(len(start.plan), done=start.finished)
-            report.write_summary(rank.folder, "running", counts, launch, Account())
+            summary = report.summarize("running", counts, launch, Account())
+            report.write_summary(rank.folder, summary, launch.id)
         _work_and_wait(rank, start, launch, lock)
         code = _report(start, rank, launch)
         if rank.stop.is_final or code == ExitCode.FAILED:
@@ -158,13 +159,16 @@ def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
     """Rebuild the reports from all journals, and say in one line how it went."""
     folder, job = rank.folder, rank.job
     launch.seconds = round(time.monotonic() - start.begun, 3)
-    record = merge(folder.journals, len(start.plan))
+    plan = start.plan
+    record = merge(folder.journals, len(plan))
     account = record.account(launch.id)
-    asked = asked_images(start.plan, job.limit, job.shard)
-    counts = report.rebuild(folder, start.plan, start.fingerprints, record, asked, launch)
+    states = record.states(plan, start.fingerprints, folder.scan(len(plan)).sizes)
+    counts = report.count(states, record, asked_images(plan, job.limit, job.shard), launch)
     is_over = report.is_over(counts, account, start.manifest.max_failures)
     outcome = report.outcome(counts, gave_up=is_over)
-    summary = report.write_summary(folder, outcome, counts, launch, account)
+    summary = report.summarize(outcome, counts, launch, account)
+    report.rebuild(folder, plan, record, states, launch.id)
+    report.write_summary(folder, summary, launch.id)
     for line in filter(None, (report.truncation_notice(counts), report.sentence(summary, folder))):
         print(f"runner: {line}", file=sys.stderr, flush=True)
     return report.exit_code(outcome)

@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from runner import model, report
 from runner.errors import DiskError, ExitCode, FolderError, refusal
 from runner.folder import OutputFolder, told_as_refusal
@@ -14,11 +16,12 @@ from runner.manifest import Loaded, decide, fill
 from runner.plan import Fingerprints, Plan
 from runner.record import Record
 from runner.report import Launch
-from runner.resume import asked_images, refuse, refuse_to_draw, survey
+from runner.resume import Survey, asked_images, refuse, refuse_to_draw, survey
 from runner.start import recorded_in
 
 __all__ = ["status"]
 
+LAUNCH = TypeAdapter(Launch)
 COUNTED = ("images", "done", "failed", "skipped", "missing", "made")
 
 
@@ -33,63 +36,72 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
     folder.check()
     if (why := folder.refusal()) and not live_launches(folder):
         raise refusal(f"the last launch was refused: {why}", ExitCode.REFUSED)
-    recorded = recorded_in(folder)
-    if recorded is None:
-        return _never_run(folder, Plan(loaded.manifest, loaded.prompts, loaded.path))
+    recorded, live = recorded_in(folder), live_launches(folder)
     manifest = fill(loaded.manifest, decide(loaded.manifest, recorded))
     plan = Plan(manifest, loaded.prompts, loaded.path)
-    live = live_launches(folder)
+    fingerprints = Fingerprints(manifest, model.identity(manifest.model))
+    if recorded is None:
+        if loaded.manifest.seed is None:
+            refuse_to_draw(folder, plan)
+        return _never_run(folder, plan, fingerprints)
     known, record = report.read_summary(folder), merge(folder.journals, len(plan))
-    launch = _launch(known, record)
+    launch, unfit = _launch(known, record), ""
     is_running = bool(live) and part is None
     if is_running:
         launch = launch if launch.id in live else Launch("", 0)  # it only begins
         launch.seconds = round(time.time() - launch.started, 3) if launch.id else None
-    fingerprints = Fingerprints(manifest, model.identity(manifest.model))
-    unfit = "" if live else _adopt(folder, plan, fingerprints, record)
-    about = (folder, plan, fingerprints, record, asked_images(plan, limit, part), launch)
-    counts, account = report.rebuild(*about, dry=True), record.account(launch.id)
+    if live:
+        states = record.states(plan, fingerprints, folder.scan(len(plan)).sizes)
+    else:
+        found = _survey(folder, plan, fingerprints, record)
+        states, unfit = found.states, _refusal(folder, found)
+    counts = report.count(states, record, asked_images(plan, limit, part), launch)
+    account = record.account(launch.id)
     is_over = report.is_over(counts, account, manifest.max_failures)
     outcome = "running" if is_running else report.outcome(counts, gave_up=is_over)
-    told = (folder, outcome, counts, launch, account)
-    summary = report.write_summary(*told, dry=True)
+    summary = report.summarize(outcome, counts, launch, account)
     if unfit:
         return {**summary, "exit_code": int(ExitCode.REFUSED), "sentence": f"refused: {unfit}"}
     # Without journals there is nothing to write that the reports do not know better.
     if not live and record.journals and _is_stale(known, summary):
         with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
-            report.rebuild(*about)
-            report.write_summary(*told)
+            report.rebuild(folder, plan, record, states, launch.id)
+            report.write_summary(folder, summary, launch.id)
     return {**summary, "sentence": report.sentence(summary, folder)}
 
 
-def _never_run(folder: OutputFolder, plan: Plan) -> dict[str, Any]:
+def _never_run(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints) -> dict[str, Any]:
     """No run has begun the folder, or its manifest.yaml is gone. Raises FolderError for what a run
     would refuse whatever the seed and the revision become that it settles."""
-    if plan.manifest.seed is None:
-        refuse_to_draw(folder, plan)
+    there, words = 0, "never run"
     if folder.dir.is_dir():
-        fingerprints = Fingerprints(plan.manifest, model.identity(plan.manifest.model))
-        found = survey(folder, plan, fingerprints, Record(len(plan)), set())
+        found = _survey(folder, plan, fingerprints, merge(folder.journals, len(plan)))
+        if there := found.finished + len(found.changed):
+            words = f"{folder.manifest.name} is gone, and a run looks at what is there"
         found.changed.clear()
         refuse(folder, found, regenerate=False)
     return {
         "outcome": "interrupted",
         "exit_code": int(ExitCode.INCOMPLETE),
         "images": len(plan),
-        "sentence": f"never run: 0 of {len(plan)} images in {folder.dir}",
+        "sentence": f"{words}: {there} of {len(plan)} images in {folder.dir}",
     }
 
 
-def _adopt(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints, record: Record) -> str:
-    """Count images as done that a run would adopt; return what it would be refused for, or "".
+def _survey(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints, record: Record) -> Survey:
+    """How the images stand, and those that a run would adopt put into the record.
 
     An unclean end is taken on trust: only a run reads all of its files.
     """
     trusted = set(map(launch_of, record.unclean))
     found = survey(folder, plan, fingerprints, record, trusted)
-    for task, done in found.adopted:
-        record.add_done(task.index, done._replace(generation=record.generation + 1))
+    for index, done in found.adopted.items():
+        record.add_done(index, done._replace(generation=record.generation + 1))
+    return found
+
+
+def _refusal(folder: OutputFolder, found: Survey) -> str:
+    """What a run would be refused for, or ""."""
     try:
         refuse(folder, found, regenerate=False)
     except FolderError as error:
@@ -106,8 +118,7 @@ def _is_stale(known: dict[str, Any], summary: dict[str, Any]) -> bool:
 
 def _launch(known: dict[str, Any], record: Record) -> Launch:
     """The last launch as the summary tells it; where that is lost, as the journals do."""
-    values: Any = known.get("launch")
     try:
-        return Launch(**values)
-    except TypeError:
+        return LAUNCH.validate_python(known.get("launch"))
+    except ValidationError:
         return Launch(record.launch, record.generation)
