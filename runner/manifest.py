@@ -26,8 +26,8 @@ from runner.prompts import (
     FilePrompts,
     InlinePrompts,
     Parameters,
+    Prompt,
     PromptFile,
-    PromptItem,
     Seed,
     Text,
 )
@@ -171,7 +171,7 @@ class Loaded:
     """A manifest with its prompts, which may stay in their file."""
 
     manifest: Manifest
-    prompts: Sequence[PromptItem]
+    prompts: Sequence[Prompt]
     path: Path
 
 
@@ -186,7 +186,7 @@ def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
         spec = manifest.model.model_copy(update={"id": str(local.resolve())})
         manifest = manifest.model_copy(update={"model": spec})
     if not isinstance(manifest.prompts, PromptFile):
-        return Loaded(manifest, manifest.prompts, path)
+        return Loaded(manifest, tuple(item.found_good() for item in manifest.prompts), path)
     file = _path(root, ("prompts", "file"), path.parent, manifest.prompts.file)
     place = root.walk(("prompts", "file"))[0].place
     if not file.is_file():

@@ -19,7 +19,7 @@ from runner.errors import ManifestError, Problem
 from runner.manifest import Manifest
 from runner.prompts import (
     MAX_SEED,
-    PromptItem,
+    Prompt,
     is_text,
     repeated_sums,
     settings_of,
@@ -91,7 +91,7 @@ class Plan:
     Raises ManifestError where a derived seed leaves the range of seeds.
     """
 
-    def __init__(self, manifest: Manifest, prompts: Sequence[PromptItem], path: Path) -> None:
+    def __init__(self, manifest: Manifest, prompts: Sequence[Prompt], path: Path) -> None:
         self.manifest = manifest
         self.path = path  # of the manifest, for what is wrong
         self.prompts = prompts
@@ -173,11 +173,11 @@ class Plan:
                 yield self._task(index, place, first, item)
             first += count
 
-    def _task(self, index: int, place: int, first: int, item: PromptItem) -> Task:
+    def _task(self, index: int, place: int, first: int, item: Prompt) -> Task:
         parameters = self._merge(item.parameters)[0] if item.parameters else self._defaults
         return Task(index, place, item.prompt, self._seed(item, index, index - first), parameters)
 
-    def _seed(self, item: PromptItem, index: int, of_prompt: int) -> int:
+    def _seed(self, item: Prompt, index: int, of_prompt: int) -> int:
         if item.seed is not None:
             return item.seed + of_prompt
         seed = self.manifest.seed

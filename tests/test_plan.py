@@ -13,7 +13,7 @@ from runner.cli import main
 from runner.errors import ManifestError
 from runner.manifest import Manifest
 from runner.plan import Fingerprints, Plan, Task, canonical
-from runner.prompts import PromptItem
+from runner.prompts import Prompt
 
 Make = Callable[..., Plan]
 
@@ -89,7 +89,7 @@ heights = st.lists(st.sampled_from([32, 64, 96]), min_size=1, max_size=30)
 @settings(max_examples=200, deadline=None)
 @given(heights, sizes, st.integers(1, 3))
 def test_batches_partition_the_plan(heights: list[int], size: int, images: int) -> None:
-    prompts = tuple(PromptItem(prompt="a", parameters={"height": h}) for h in heights)
+    prompts = tuple(Prompt(prompt="a", parameters={"height": h}) for h in heights)
     values = {"model": "demo", "batch_size": size, "prompts": [{"prompt": "a"}]}
     manifest = Manifest.model_validate({**values, "parameters": {"num_images_per_prompt": images}})
     made = Plan(manifest, prompts, Path("job.yaml"))

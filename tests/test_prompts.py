@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.errors import InterruptedRunError, ManifestError
-from runner.prompts import FilePrompts, PromptItem
+from runner.prompts import FilePrompts, Prompt
 
 
 def read(path: Path) -> FilePrompts:
@@ -43,9 +43,9 @@ def test_jsonl_has_an_object_or_a_string_a_line(tmp_path: Path) -> None:
     )
     prompts = read(write(tmp_path / "list.jsonl", data))
     assert list(prompts) == [
-        PromptItem(prompt="a cat"),
-        PromptItem(prompt="a fox", seed=7, parameters={"height": 64}),
-        PromptItem(prompt="café"),
+        ("a cat", None, {}),
+        ("a fox", 7, {"height": 64}),
+        ("café", None, {}),
     ]
     assert prompts[1] == list(prompts)[1]
 
@@ -69,7 +69,7 @@ def test_a_line_that_is_known_to_be_good_reads_as_the_first_time(
         for text, seed, value in given
     ]
     path = write(tmp_path / "list.jsonl", "\n".join(map(json.dumps, items)))
-    wanted = [PromptItem(**item) for item in items]
+    wanted = [Prompt(**item) for item in items]
     prompts = read(path)
     assert repr(list(prompts)) == repr(wanted)
     assert list(prompts.settings()) == [(item.seed, item.parameters) for item in wanted]
