@@ -9,6 +9,7 @@ them. The lines of `000012-packed-….jsonl` name their generations, so that a m
 whichever of the old files are still there, and in whatever order it reads.
 """
 
+import binascii
 import contextlib
 import json
 import os
@@ -28,6 +29,11 @@ __all__ = ["Journal", "launch_of", "merge", "pack"]
 
 # 000003-00001-5f3a90c2.jsonl, 000012-packed-5f3a90c2.jsonl
 OURS = re.compile(r"\d{6,}-(\d{5,}|packed)-[0-9a-z]+\.jsonl", re.ASCII)
+# What `Journal.done` writes; the seconds of an image are the last that a pipeline tells of it.
+USUAL = re.compile(
+    rb'\{"done":(0|[1-9]\d*),"fingerprint":"([0-9a-f]{32})","size":(0|[1-9]\d*),"crc":(0|[1-9]\d*),'
+    rb'"made":(\{.*)"seconds":((?:0|[1-9]\d*)\.\d+)\}\}\n'
+)
 MANY_JOURNALS = 1000  # more are packed
 MANY_LINES = 10_000  # so many that hold no more, and more of them than of those that do, are packed
 
@@ -115,19 +121,22 @@ def merge(folder: Path, total: int) -> Record:
 def _merge(folder: Path, total: int) -> Record:
     record = Record(total)
     verified: set[str] = set()
+    kinds: dict[bytes, int] = {}
     for name in _names(folder):
         generation = int(name.partition("-")[0])
         if generation >= record.generation:
             record.generation, record.launch = generation, launch_of(name)
         record.unclean.add(name)
         record.journals[name] = 0
+        origin = record.done.origin(name, generation)
         with (folder / name).open("rb") as file:
             for line in file:
                 record.journals[name] += len(line)
                 if not line.endswith(b"\n"):
                     continue  # torn
                 try:
-                    _take(record, verified, name, generation, pydantic_core.from_json(line))
+                    if not _take_usual(record, kinds, origin, line):
+                        _take(record, verified, name, generation, pydantic_core.from_json(line))
                 except (KeyError, TypeError, ValueError, OverflowError):
                     continue  # not a line of ours
     record.unclean -= verified
@@ -144,6 +153,23 @@ def _names(folder: Path) -> list[str]:
             for entry in entries
             if OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
         )
+
+
+def _take_usual(record: Record, kinds: dict[bytes, int], origin: int, line: bytes) -> bool:
+    """A line as nearly all are, at half the cost of JSON: what images have in common is parsed
+    once, and its number kept in `kinds`. False for any other line."""
+    found = USUAL.fullmatch(line)
+    if found is None:
+        return False
+    index, fingerprint, size, crc, made, seconds = found.groups()
+    kind = kinds.get(made)
+    if kind is None:
+        values = pydantic_core.from_json(made + b'"seconds":0}')
+        del values["seconds"]
+        kind = kinds[made] = record.done.kind(values)
+    about = (binascii.unhexlify(fingerprint), int(size), int(crc), float(seconds))
+    record.put_done(int(index), (*about, kind, origin))
+    return True
 
 
 def _take(

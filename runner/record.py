@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 LEFT, DONE, FAILED, SKIPPED = range(4)  # how an image stands; skipped: left out on purpose
+Row = tuple[bytes, int, int, float, int, int]  # fingerprint, size, CRC-32, seconds, kind, origin
 LOST = "replica-lost"  # the kind of failure of an image that ended its replica
 PRINT_BYTES = 16  # of a fingerprint
 
@@ -108,7 +109,7 @@ class DoneImages(Mapping[int, Done]):
 
     def generation(self, index: int) -> int:
         """-1 for an image that is not done."""
-        return self.source(index)[1]
+        return self._source_values[self._sources[index]][1]
 
     def source(self, index: int) -> tuple[str, int]:
         """The journal and the generation of an image that is done."""
@@ -127,18 +128,27 @@ class DoneImages(Mapping[int, Done]):
             and self._prints[start : start + PRINT_BYTES] == fingerprint
         )
 
-    def add(self, index: int, done: Done) -> None:
-        """Raises ValueError, TypeError, OverflowError for what is no image of ours."""
-        prints, made = bytes.fromhex(done.fingerprint), dict(done.made)
-        if len(prints) != PRINT_BYTES or not (0 <= done.size < 2**63 and 0 <= done.crc < 2**32):
-            raise ValueError(done)
-        seconds = made.pop("seconds") if type(made.get("seconds")) is float else math.nan
-        self._prints[PRINT_BYTES * index : PRINT_BYTES * (index + 1)] = prints
-        self._sizes[index], self._crcs[index] = done.size, done.crc
-        self._seconds[index] = seconds
-        self._made[index] = self._number(self._made_known, self._made_values, repr(made), made)
-        source = (done.journal, done.generation)
-        self._sources[index] = self._number(self._source_known, self._source_values, source, source)
+    def kind(self, made: Mapping[str, Any]) -> int:
+        """The number of what images have in common, for `put`."""
+        return self._number(self._made_known, self._made_values, repr(made), made)
+
+    def origin(self, journal: str, generation: int) -> int:
+        """The number of a journal and a generation in it, for `put`."""
+        source = (journal, generation)
+        return self._number(self._source_known, self._source_values, source, source)
+
+    def put(self, index: int, row: Row) -> bool:
+        """Whether it is the latest word, and so was taken. Raises ValueError for what is no image
+        of ours."""
+        fingerprint, size, crc, seconds, kind, origin = row
+        if len(fingerprint) != PRINT_BYTES or not (0 <= size < 2**63 and 0 <= crc < 2**32):
+            raise ValueError(row)
+        if self._source_values[origin][1] < self.generation(index):
+            return False
+        self._prints[PRINT_BYTES * index : PRINT_BYTES * (index + 1)] = fingerprint
+        self._sizes[index], self._crcs[index], self._seconds[index] = size, crc, seconds
+        self._made[index], self._sources[index] = kind, origin
+        return True
 
     @staticmethod
     def _number(known: dict[Any, int], values: list[Any], key: Any, value: Any) -> int:
@@ -168,12 +178,18 @@ class Record:
         return self.accounts.setdefault(launch, Account())
 
     def add_done(self, index: int, done: Done) -> None:
+        """Raises ValueError, TypeError, OverflowError for what is no image of ours."""
+        made = dict(done.made)
+        seconds = made.pop("seconds") if type(made.get("seconds")) is float else math.nan
+        about = (bytes.fromhex(done.fingerprint), done.size, done.crc, seconds)
+        origin = self.done.origin(done.journal, done.generation)
+        self.put_done(index, (*about, self.done.kind(made), origin))
+
+    def put_done(self, index: int, row: Row) -> None:
+        """As `add_done`, with the numbers that `done` gave."""
         self._check(index)
-        if self.done.generation(index) > done.generation:
-            return
-        self.done.add(index, done)
-        failed = self.failed.get(index)
-        if failed is not None and failed.generation <= done.generation:
+        failed, is_latest = self.failed.get(index), self.done.put(index, row)
+        if is_latest and failed is not None and failed.generation <= self.done.generation(index):
             del self.failed[index]
 
     def add_failed(self, index: int, failed: Failed) -> None:
