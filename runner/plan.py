@@ -162,20 +162,23 @@ class Plan:
         if self._firsts is not None:
             place = bisect.bisect_right(self._firsts, index) - 1
             first = self._firsts[place]
-        return self._task(index, place, first, self.prompts[place])
+        item = self.prompts[place]
+        seed = self._seed(item, index, index - first)
+        return Task(index, place, item.prompt, seed, self._settings(item)[0])
 
     def tasks(self) -> Iterator[Task]:
         """Every task in index order, streaming."""
         first = 0
         for place, item in enumerate(self.prompts):
-            count = self._merge(item.parameters)[1] if self._firsts is not None else 1
+            parameters, count = self._settings(item)
             for index in range(first, first + count):
-                yield self._task(index, place, first, item)
+                seed = self._seed(item, index, index - first)
+                yield Task(index, place, item.prompt, seed, parameters)
             first += count
 
-    def _task(self, index: int, place: int, first: int, item: Prompt) -> Task:
-        parameters = self._merge(item.parameters)[0] if item.parameters else self._defaults
-        return Task(index, place, item.prompt, self._seed(item, index, index - first), parameters)
+    def _settings(self, item: Prompt) -> tuple[dict[str, Any], int]:
+        own = item.parameters
+        return self._merge(own) if own else (self._defaults, self._default_count)
 
     def _seed(self, item: Prompt, index: int, of_prompt: int) -> int:
         if item.seed is not None:

@@ -70,13 +70,14 @@ def survey(
     found = Survey(states, states.translate(MUST_BE_MADE), temporaries=scan.temporaries)
     suspect = {name for name in record.unclean if launch_of(name) not in live}
     for index, size in enumerate(scan.sizes):
-        if size == ABSENT or (states[index] == DONE and not suspect):
+        is_done = states[index] == DONE
+        if size == ABSENT or (is_done and record.done.source(index)[0] not in suspect):
             continue  # as nearly all are: no file is opened
         path, done = folder.image(index), record.done.get(index)
         in_journal = done is not None and _is_whole(path, size, done, suspect)
-        if states[index] == DONE:
-            if in_journal:
-                continue
+        if is_done and in_journal:
+            continue
+        if is_done:
             states[index] = LEFT  # by its bytes
         fingerprint = fingerprints.of(plan.task(index))
         held = done.fingerprint if done is not None and in_journal else _fingerprint_in(path, size)
