@@ -164,7 +164,10 @@ def _take_usual(record: Record, kinds: dict[bytes, int], origin: int, line: byte
     index, fingerprint, size, crc, made, seconds = found.groups()
     kind = kinds.get(made)
     if kind is None:
-        values = pydantic_core.from_json(made + b'"seconds":0}')
+        try:
+            values = pydantic_core.from_json(made + b'"seconds":0}')
+        except ValueError:
+            return False
         del values["seconds"]
         kind = kinds[made] = record.done.kind(values)
     about = (binascii.unhexlify(fingerprint), int(size), int(crc), float(seconds))

@@ -75,6 +75,32 @@ def test_a_line_that_is_known_to_be_good_reads_as_the_first_time(
     assert list(prompts.settings()) == [(item.seed, item.parameters) for item in wanted]
 
 
+texts = st.text() | st.sampled_from(["\\", '"', "\ud83e\udd8a", "\u2028", '{"prompt": "a"}'])
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts, st.booleans())
+def test_a_prompt_without_more_reads_as_one_with_more(
+    tmp_path: Path, text: str, is_ascii: bool
+) -> None:
+    path = tmp_path / "list.jsonl"
+    found = []
+    for more in ({}, {"seed": None, "parameters": {}}):
+        line = json.dumps({"prompt": text, **more}, ensure_ascii=is_ascii)
+        path.write_bytes(line.encode(errors="surrogatepass"))
+        try:
+            found.append(str(list(read(path))))
+        except ManifestError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+
+
+def test_what_is_found_good_can_be_read(tmp_path: Path) -> None:
+    nested = '{"prompt": "a", "parameters": {"sigmas": %s}}'
+    lines = [nested % ("[" * depth + "]" * depth) for depth in (100, 200, 250)]
+    assert len(list(read(write(tmp_path / "list.jsonl", "\n".join(lines))))) == 3
+
+
 @pytest.mark.parametrize("name", ["list.txt", "list.jsonl"])
 def test_a_file_that_changes_after_it_was_read(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, '"a"\n\n"b"\n"c"')

@@ -113,6 +113,36 @@ def test_a_merge_says_the_last_launch_and_survives_a_tear(
             assert torn.name in again.unclean
 
 
+fragments = st.sampled_from(
+    ['"', "{", "}", ",", "0", "1e5", "-", "\\", '"seconds":0.5}', '"seconds":2', '"made":{', "\x00"]
+)
+made = st.dictionaries(
+    st.sampled_from(["width", "seconds", "truncated", 'a"b']),
+    st.floats() | st.integers() | fragments | st.dictionaries(st.just("seconds"), st.floats()),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=300)
+@given(made, st.integers(0, 7), st.lists(fragments), st.integers(0, 200), st.integers(0, 9))
+def test_a_line_in_its_usual_form_says_what_any_json_says(
+    made: dict[str, object], index: int, instead: list[str], place: int, length: int
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        journal = Journal(folder, 1, 0, "5f3a90c2")
+        journal.done(index, print_of(index), index, 3, {**made, "seconds": 0.25})
+        journal.done(index, print_of(index), index, 3, made)
+        before, after = journal.path.read_bytes().splitlines()
+        torn = before[:place] + "".join(instead).encode() + before[place + length :]
+        said = []
+        for blank in (b"", b" "):  # which no line in the usual form begins with
+            lines = (before, after, torn)
+            journal.path.write_bytes(b"".join(blank + line + b"\n" for line in lines))
+            record = merge(folder, 6)
+            said.append((repr(dict(record.done)), record.lines))
+        assert said[0] == said[1]
+
+
 class _Plan:
     """What the functions of a resume need of a plan: batches of a size, in index order."""
 

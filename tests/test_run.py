@@ -67,8 +67,10 @@ class Bench:
     def run(self, **options: Any) -> ExitCode:
         return run(self.job(**options), World(), Stop(20))
 
-    def status(self, limit: int | None = None) -> dict[str, Any]:
-        return status(load(self.write(**self.values)), self.output, limit, None)
+    def status(
+        self, limit: int | None = None, shard: tuple[int, int] | None = None
+    ) -> dict[str, Any]:
+        return status(load(self.write(**self.values)), self.output, limit, shard)
 
     def plan(self) -> dict[str, Any]:
         out = StringIO()
@@ -851,6 +853,54 @@ def test_status_while_a_job_works(
         rate = one["made"] / one["seconds"]
         assert one["images_per_second"] == pytest.approx(rate, rel=0.01)
     assert bench.status()["seconds"] == last["seconds"]
+
+
+def test_status_and_a_run_agree_while_a_sibling_shard_writes(
+    bench: Bench, at_image: Callable[[int, Callable[[], None]], None]
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    def sibling() -> None:
+        wait_for(lambda: bench.status()["done"] == 1)
+        assert bench.run(shard=(2, 2)) is ExitCode.COMPLETE
+        told.extend([summary(bench.output), bench.status(shard=(2, 2)), bench.status()])
+
+    at_image(2, sibling)
+    assert bench.run(shard=(1, 2)) is ExitCode.COMPLETE
+    assert [(one["done"], one["missing"]) for one in told] == [(3, 2)] * 3
+    assert [one["made"] for one in told[:2]] == [2, 2]
+    assert [one["exit_code"] for one in told] == [0, 0, 75]
+    assert summary(bench.output)["done"] == bench.status()["done"] == 5
+
+
+def test_a_summary_with_a_launch_of_wrong_types(
+    bench: Bench, at_image: Callable[[int, Callable[[], None]], None]
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    def ask() -> None:
+        path, values = bench.output / "summary.json", summary(bench.output)
+        wrong = ({"id": []}, {"started": "now"}, {"seconds": {}}, {"generation": None})
+        for launch in (7, *({**values["launch"], **one} for one in wrong)):
+            path.write_text(json.dumps({**values, "launch": launch}))
+            told.append(bench.status())
+
+    at_image(4, ask)
+    bench.run()
+    assert {one["outcome"] for one in told} == {"running"}
+    assert len(told) == 5
+
+
+def test_status_tells_of_images_without_a_manifest(bench: Bench) -> None:
+    bench.run(limit=3)
+    (bench.output / "manifest.yaml").unlink()
+    told = bench.status()
+    assert told["exit_code"] == 75
+    assert "manifest.yaml is gone" in told["sentence"]
+    assert "3 of 5 images" in told["sentence"]
+    shutil.rmtree(bench.output / ".runner")
+    assert bench.status() == told
+    assert not (bench.output / ".runner").exists()
 
 
 def test_a_prompt_file_that_changes_during_the_work(
