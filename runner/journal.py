@@ -29,7 +29,7 @@ __all__ = ["Journal", "launch_of", "merge", "pack"]
 
 # 000003-00001-5f3a90c2.jsonl, 000012-packed-5f3a90c2.jsonl
 OURS = re.compile(r"\d{6,}-(\d{5,}|packed)-[0-9a-z]+\.jsonl", re.ASCII)
-# What `Journal.done` writes; the seconds of an image are the last that a pipeline tells of it.
+# What `Journal.done` writes, where the seconds are the last that a pipeline tells of an image.
 USUAL = re.compile(
     rb'\{"done":(0|[1-9]\d*),"fingerprint":"([0-9a-f]{32})","size":(0|[1-9]\d*),"crc":(0|[1-9]\d*),'
     rb'"made":(\{.*)"seconds":((?:0|[1-9]\d*)\.\d+)\}\}\n'
@@ -121,21 +121,21 @@ def merge(folder: Path, total: int) -> Record:
 def _merge(folder: Path, total: int) -> Record:
     record = Record(total)
     verified: set[str] = set()
-    kinds: dict[bytes, int] = {}
+    numbers: dict[bytes, int] = {}
     for name in _names(folder):
         generation = int(name.partition("-")[0])
         if generation >= record.generation:
             record.generation, record.launch = generation, launch_of(name)
         record.unclean.add(name)
         record.journals[name] = 0
-        origin = record.done.origin(name, generation)
+        source = record.done.source_number(name, generation)
         with (folder / name).open("rb") as file:
             for line in file:
                 record.journals[name] += len(line)
                 if not line.endswith(b"\n"):
                     continue  # torn
                 try:
-                    if not _take_usual(record, kinds, origin, line):
+                    if not _take_usual(record, numbers, source, line):
                         _take(record, verified, name, generation, pydantic_core.from_json(line))
                 except (KeyError, TypeError, ValueError, OverflowError):
                     continue  # not a line of ours
@@ -155,23 +155,23 @@ def _names(folder: Path) -> list[str]:
         )
 
 
-def _take_usual(record: Record, kinds: dict[bytes, int], origin: int, line: bytes) -> bool:
-    """A line as nearly all are, at half the cost of JSON: what images have in common is parsed
-    once, and its number kept in `kinds`. False for any other line."""
+def _take_usual(record: Record, numbers: dict[bytes, int], source: int, line: bytes) -> bool:
+    """A line as nearly all are, at half the cost of JSON: what its image has in common with others
+    is parsed once, and its number kept. False for any other line."""
     found = USUAL.fullmatch(line)
     if found is None:
         return False
     index, fingerprint, size, crc, made, seconds = found.groups()
-    kind = kinds.get(made)
-    if kind is None:
+    number = numbers.get(made)
+    if number is None:
         try:
             values = pydantic_core.from_json(made + b'"seconds":0}')
         except ValueError:
             return False
         del values["seconds"]
-        kind = kinds[made] = record.done.kind(values)
-    about = (binascii.unhexlify(fingerprint), int(size), int(crc), float(seconds))
-    record.put_done(int(index), (*about, kind, origin))
+        number = numbers[made] = record.done.common_number(values)
+    file = (binascii.unhexlify(fingerprint), int(size), int(crc))
+    record.put_done(int(index), (*file, float(seconds), number, source))
     return True
 
 

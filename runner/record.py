@@ -25,7 +25,9 @@ __all__ = [
 ]
 
 LEFT, DONE, FAILED, SKIPPED = range(4)  # how an image stands; skipped: left out on purpose
-Row = tuple[bytes, int, int, float, int, int]  # fingerprint, size, CRC-32, seconds, kind, origin
+# Of an image that is done: fingerprint, size, CRC-32, seconds (NaN where they are not known), and
+# the numbers of what it has in common with others and of its source.
+Row = tuple[bytes, int, int, float, int, int]
 LOST = "replica-lost"  # the kind of failure of an image that ended its replica
 PRINT_BYTES = 16  # of a fingerprint
 
@@ -128,26 +130,26 @@ class DoneImages(Mapping[int, Done]):
             and self._prints[start : start + PRINT_BYTES] == fingerprint
         )
 
-    def kind(self, made: Mapping[str, Any]) -> int:
-        """The number of what images have in common, for `put`."""
+    def common_number(self, made: Mapping[str, Any]) -> int:
+        """For a row: `made` is without the seconds."""
         return self._number(self._made_known, self._made_values, repr(made), made)
 
-    def origin(self, journal: str, generation: int) -> int:
-        """The number of a journal and a generation in it, for `put`."""
+    def source_number(self, journal: str, generation: int) -> int:
+        """For a row: the journal that tells of the image, and the generation that the line has."""
         source = (journal, generation)
         return self._number(self._source_known, self._source_values, source, source)
 
     def put(self, index: int, row: Row) -> bool:
         """Whether it is the latest word, and so was taken. Raises ValueError for what is no image
         of ours."""
-        fingerprint, size, crc, seconds, kind, origin = row
+        fingerprint, size, crc, seconds, common, source = row
         if len(fingerprint) != PRINT_BYTES or not (0 <= size < 2**63 and 0 <= crc < 2**32):
             raise ValueError(row)
-        if self._source_values[origin][1] < self.generation(index):
+        if self._source_values[source][1] < self.generation(index):
             return False
         self._prints[PRINT_BYTES * index : PRINT_BYTES * (index + 1)] = fingerprint
         self._sizes[index], self._crcs[index], self._seconds[index] = size, crc, seconds
-        self._made[index], self._sources[index] = kind, origin
+        self._made[index], self._sources[index] = common, source
         return True
 
     @staticmethod
@@ -181,12 +183,12 @@ class Record:
         """Raises ValueError, TypeError, OverflowError for what is no image of ours."""
         made = dict(done.made)
         seconds = made.pop("seconds") if type(made.get("seconds")) is float else math.nan
-        about = (bytes.fromhex(done.fingerprint), done.size, done.crc, seconds)
-        origin = self.done.origin(done.journal, done.generation)
-        self.put_done(index, (*about, self.done.kind(made), origin))
+        file = (bytes.fromhex(done.fingerprint), done.size, done.crc)
+        source = self.done.source_number(done.journal, done.generation)
+        self.put_done(index, (*file, seconds, self.done.common_number(made), source))
 
     def put_done(self, index: int, row: Row) -> None:
-        """As `add_done`, with the numbers that `done` gave."""
+        """As `add_done`."""
         self._check(index)
         failed, is_latest = self.failed.get(index), self.done.put(index, row)
         if is_latest and failed is not None and failed.generation <= self.done.generation(index):

@@ -77,7 +77,7 @@ def _never_run(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints) -> 
     if folder.dir.is_dir():
         found = _survey(folder, plan, fingerprints, merge(folder.journals, len(plan)))
         if there := found.finished + len(found.changed):
-            words = f"{folder.manifest.name} is gone, and a run looks at what is there"
+            words = f"{folder.manifest.name} is gone, run the same command again to go on"
         found.changed.clear()
         refuse(folder, found, regenerate=False)
     return {
