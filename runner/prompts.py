@@ -261,8 +261,11 @@ def settings_of(
 
 def text_sums(prompt: str, parameters: Mapping[str, Any]) -> list[int]:
     """A checksum for each text: the prompt and those among the parameters."""
-    others = (value for name, value in parameters.items() if value and is_text(name))
-    return [zlib.crc32(text.encode()) for text in (prompt, *others)]
+    sums = [zlib.crc32(prompt.encode())]
+    for name, value in parameters.items():
+        if value and is_text(name):
+            sums.append(zlib.crc32(value.encode()))
+    return sums
 
 
 def repeated_sums(prompts: Sequence[Prompt]) -> frozenset[int]:
