@@ -75,10 +75,10 @@ def survey(
             continue  # as nearly all are: no file is opened
         path, done = folder.image(index), record.done.get(index)
         in_journal = done is not None and _is_whole(path, size, done, suspect)
-        if is_done and in_journal:
-            continue
         if is_done:
-            states[index] = LEFT  # by its bytes
+            if in_journal:
+                continue
+            states[index] = LEFT  # its bytes are not those that were written
         fingerprint = fingerprints.of(plan.task(index))
         held = done.fingerprint if done is not None and in_journal else _fingerprint_in(path, size)
         if held == fingerprint:
