@@ -20,7 +20,7 @@ ROWS = (
     ("strategies",),
     ("prompts",),
     ("manifest",),
-    ("model", "plan"),
+    ("model", "plan", "signature"),
     ("preflight",),
     ("sizing",),
     ("compare",),
