@@ -30,7 +30,7 @@ from runner.folder import OutputFolder
 from runner.lock import Shard, live_shards
 from runner.manifest import Loaded, load
 from runner.stop import Stop
-from runner.units import whole_number
+from runner.units import counted, whole_number
 from runner.world import World, tell_launcher, world_from
 
 __all__ = ["main"]
@@ -242,7 +242,8 @@ def _validate(options: argparse.Namespace) -> int:
 
     loaded = load(options.manifest, options.set)
     plan = Plan(loaded.manifest, loaded.prompts, loaded.path)
-    print(f"{options.manifest}: good; {len(loaded.prompts)} prompts, {len(plan)} images")
+    prompts, images = counted(len(loaded.prompts), "prompt"), counted(len(plan), "image")
+    print(f"{options.manifest}: good; {prompts}, {images}")
     return ExitCode.COMPLETE
 
 
@@ -255,8 +256,8 @@ def _plan(options: argparse.Namespace) -> int:
     world_size = options.world_size or (machine.devices if machine else 1)
     if machine and world_size > machine.devices:
         raise LaunchError(
-            f"--world-size {world_size}: more processes than the {machine.devices} devices of "
-            f"--devices; use --world-size {machine.devices}"
+            f"--world-size {world_size}: more processes than the "
+            f"{counted(machine.devices, 'device')} of --devices; use --world-size {machine.devices}"
         )
     output = _output(options, loaded)
     show(loaded, output, world_size, as_json=options.json, machine=machine)
@@ -278,7 +279,7 @@ def _stop(options: argparse.Namespace) -> int:
     jobs = live_shards(folder)
     for shard in jobs:
         folder.ask_to_stop(shard)
-    print(f"asked {len(jobs)} jobs to stop" if jobs else f"no job works on {folder.dir}")
+    print(f"asked {counted(len(jobs), 'job')} to stop" if jobs else f"no job works on {folder.dir}")
     return ExitCode.COMPLETE
 
 

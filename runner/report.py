@@ -19,6 +19,7 @@ from runner.images import image_name
 from runner.journal import launch_of
 from runner.plan import Fingerprints, Plan, Task
 from runner.record import Account, Done, Failed, Record, Work, is_skip
+from runner.units import counted
 
 __all__ = [
     "Counts",
@@ -239,7 +240,7 @@ def truncation_notice(counts: Counts) -> str:
 
 def sentence(summary: Mapping[str, Any], folder: OutputFolder) -> str:
     """The summary in one line."""
-    parts = [f"{summary['outcome']}: {summary['done']} of {summary['images']} images"]
+    parts = [f"{summary['outcome']}: {summary['done']} of {counted(summary['images'], 'image')}"]
     parts[0] += f" in {folder.dir}"
     if summary["made"]:
         rate = f", {summary['images_per_second']:.2f} images/s" if summary["seconds"] else ""

@@ -30,6 +30,7 @@ from runner.resume import asked_images
 from runner.start import Job, Start, hear, notices, prepare, refusal_noted, tell, tell_error
 from runner.stop import Stop
 from runner.store import Store, StoreLostError, connect
+from runner.units import counted
 from runner.work import Rank, wait_for_all, work
 from runner.world import World
 
@@ -144,14 +145,10 @@ def _greeting(start: Start, launch: Launch) -> str:
     idle = max(0, launch.replicas - batches)
     spare = f" ({idle} with nothing to do)" if idle else ""
     return (
-        f"{_count(batches, 'batch', 'es')} to do, {_count(start.finished, 'image')} there: "
-        f"{launch.strategy}, {_count(launch.world_size, 'process', 'es')}, "
-        f"{_count(launch.replicas, 'replica')}{spare}"
+        f"{counted(batches, 'batch')} to do, {counted(start.finished, 'image')} there: "
+        f"{launch.strategy}, {counted(launch.world_size, 'process')}, "
+        f"{counted(launch.replicas, 'replica')}{spare}"
     )
-
-
-def _count(number: int, word: str, ending: str = "s") -> str:
-    return f"{number} {word}{ending if number != 1 else ''}"
 
 
 def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:

@@ -16,6 +16,7 @@ from runner.record import Record
 from runner.report import Launch
 from runner.resume import asked_images, refuse, refuse_to_draw, survey
 from runner.start import recorded_in
+from runner.units import counted
 
 __all__ = ["status"]
 
@@ -77,7 +78,7 @@ def _never_run(folder: OutputFolder, plan: Plan) -> dict[str, Any]:
         "outcome": "interrupted",
         "exit_code": int(ExitCode.INCOMPLETE),
         "images": len(plan),
-        "sentence": f"never run: 0 of {len(plan)} images in {folder.dir}",
+        "sentence": f"never run: 0 of {counted(len(plan), 'image')} in {folder.dir}",
     }
 
 

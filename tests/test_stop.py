@@ -113,7 +113,7 @@ def test_the_stop_command_and_a_stale_stop_file(tmp_path: Path) -> None:
     with running(job.start(processes=2, hooks=SLOW)) as process:
         job.wait_for_images(3)
         asked = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
-        assert asked.stdout == "asked 1 jobs to stop\n"
+        assert asked.stdout == "asked 1 job to stop\n"
         end = ended(process, 25)
     # torchrun's own traceback ends with our words.
     assert "traceback : stopped as asked; run the same command again to go on" in end.err

@@ -69,7 +69,8 @@ def one_of(degrees: Sequence[int], world: World, name: str = "one of", ring: int
     words = f"use {name} {', '.join(map(str, degrees))}"
     if len(fit) in (0, len(degrees)):
         return words
-    return f"{words}; of these {world.world_size} processes take {', '.join(map(str, fit))}"
+    take = "process takes" if world.world_size == 1 else "processes take"
+    return f"{words}; of these {world.world_size} {take} {', '.join(map(str, fit))}"
 
 
 class AskedImage(Protocol):

@@ -18,6 +18,7 @@ from runner.strategies.facts import ModelFacts, takes_padded_heads
 from runner.strategies.known import CP_MODELS, remarks
 from runner.strategies.lengths import Length, lengths
 from runner.strategies.remedies import without_plan, working
+from runner.units import counted
 from runner.world import World
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ class ContextParallel(StrategyBase):
             return f"strategy: attention_backend {backend} {wrong}"
         if not self.takes(facts.heads):
             return (
-                f"strategy: ulysses_degree {self.ulysses_degree} does not divide the {facts.heads} "
-                f"attention heads of {facts.denoiser_class}"
+                f"strategy: ulysses_degree {self.ulysses_degree} does not divide the "
+                f"{counted(facts.heads or 0, 'attention head')} of {facts.denoiser_class}"
             )
         if is_ring and masks:
             return (
@@ -124,13 +125,15 @@ class ContextParallel(StrategyBase):
         for place, what, count in counts:
             if count < self.ranks:
                 return (
-                    f"prompts[{place}]: {what} has {count} tokens, fewer than {self.ranks} ranks a "
-                    f"replica"
+                    f"prompts[{place}]: {what} has {counted(count, 'token')}, fewer than "
+                    f"{self.ranks} ranks a replica"
                 )
         odd = next((found for found in counts if found.tokens % self.ranks), None)
         if odd is None:
             return ""
-        words = f"prompts[{odd.place}]: {odd.what} has {odd.tokens} tokens, no multiple of"
+        words = (
+            f"prompts[{odd.place}]: {odd.what} has {counted(odd.tokens, 'token')}, no multiple of"
+        )
         if masks and self.ulysses_degree > 2:
             # diffusers 0.42.1 shifts the mask of padded texts: a wrong image, no error.
             return f"{words} {self.ranks} ranks, which is right in batches on 2 ranks only"

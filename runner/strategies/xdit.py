@@ -22,6 +22,7 @@ from runner.strategies.engines import check_heads, check_lengths, check_package,
 from runner.strategies.facts import ModelFacts
 from runner.strategies.known import remarks
 from runner.strategies.xdit_models import FAILS, MODELS, SCHEDULERS, XFUSER, Supported
+from runner.units import counted
 from runner.world import World
 
 if TYPE_CHECKING:
@@ -270,9 +271,10 @@ class XDit(StrategyBase):
         last = rows - patch * (math.ceil(rows / patch) - 1)
         if rows % self.sequence_ranks or last % unit:
             raise StrategyError(
-                f"{place}: height {height} is {rows} rows of latents for {self.sequence_ranks} "
-                f"ranks and {self.pipefusion_degree} PipeFusion stages, which xfuser cannot split; "
-                f"use a height that is a multiple of {side * unit * self.pipefusion_degree}"
+                f"{place}: height {height} is {counted(rows, 'row')} of latents for "
+                f"{counted(self.sequence_ranks, 'rank')} and "
+                f"{counted(self.pipefusion_degree, 'PipeFusion stage')}, which xfuser cannot "
+                f"split; use a height that is a multiple of {side * unit * self.pipefusion_degree}"
             )
 
     @property
