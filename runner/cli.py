@@ -114,6 +114,7 @@ _DEVICES = "compare the strategies on such a machine, as in 4x80GiB"
 _REGENERATE = "remake or remove finished images that the manifest no longer describes"
 _SIGNAL_LEAD = "seconds before the limit at which the job begins to stop"
 _SELF_CHECK = "first make one image by one rank too, and refuse to go on where they differ"
+_UNSEEN = "one that has only been started is seen some seconds later: then ask again"
 _EXIT_CODE = "answer with 0 complete, 3 some failed, 75 not complete, 2 refused"
 
 
@@ -279,7 +280,8 @@ def _stop(options: argparse.Namespace) -> int:
     jobs = live_shards(folder)
     for shard in jobs:
         folder.ask_to_stop(shard)
-    print(f"asked {counted(len(jobs), 'job')} to stop" if jobs else f"no job works on {folder.dir}")
+    asked = f"asked {counted(len(jobs), 'job')} to stop"
+    print(asked if jobs else f"no job works on {folder.dir}; {_UNSEEN}")
     return ExitCode.COMPLETE
 
 
