@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"runner: {printable(word)}: not UTF-8; rename it", file=sys.stderr)
             return int(ExitCode.REFUSED)
     options = _parser().parse_args(words)
+    _hush_libraries()
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return int(command(options))
@@ -236,6 +237,17 @@ def _quiet(world: World) -> None:
     logging.basicConfig(level=level, format=f"runner: rank {world.rank}: %(message)s")
     if world.rank != 0:
         warnings.simplefilter("ignore")
+
+
+def _hush_libraries() -> None:
+    """What they say of their own insides, where a user can do nothing: a torch function that a
+    library still uses, and an image processor that the pipelines here do without."""
+    warnings.filterwarnings("ignore", r"`torch\..*` is deprecated", FutureWarning)
+    logging.getLogger("transformers.utils.import_utils").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return "requires torchvision" not in record.getMessage()
 
 
 def _validate(options: argparse.Namespace) -> int:
