@@ -13,6 +13,7 @@ from runner import disk, report
 from runner.crashes import deaths
 from runner.errors import (
     ExitCode,
+    FolderError,
     InterruptedRunError,
     RefusedError,
     RunnerError,
@@ -21,7 +22,7 @@ from runner.errors import (
 )
 from runner.folder import OutputFolder
 from runner.journal import merge
-from runner.lock import FolderLock
+from runner.lock import FolderLock, guard
 from runner.progress import Progress
 from runner.pulse import Pulse
 from runner.record import Account
@@ -36,6 +37,7 @@ from runner.world import World
 
 __all__ = ["run"]
 
+REPORT_PATIENCE_S = 600.0  # for a sibling shard that writes the reports of a million images
 ENDED = "ended"  # the exit code, where a restart has nothing to add
 
 
@@ -155,13 +157,17 @@ def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
     """Rebuild the reports from all journals, and say in one line how it went."""
     folder, job = rank.folder, rank.job
     launch.seconds = round(time.monotonic() - start.begun, 3)
-    record = merge(folder.journals, len(start.plan))
-    account = record.account(launch.id)
     asked = asked_images(start.plan, job.limit, job.shard)
-    counts = report.rebuild(folder, start.plan, start.fingerprints, record, asked, launch)
-    is_over = report.is_over(counts, account, start.manifest.max_failures)
-    outcome = report.outcome(counts, gave_up=is_over)
-    summary = report.write_summary(folder, outcome, counts, launch, account)
+    with contextlib.ExitStack() as stack:
+        # Of sibling shards that end together, who writes last must have seen all journals whole.
+        with contextlib.suppress(FolderError):  # one that hangs must not keep us
+            stack.enter_context(guard(folder.locks / "report", REPORT_PATIENCE_S))
+        record = merge(folder.journals, len(start.plan))
+        account = record.account(launch.id)
+        counts = report.rebuild(folder, start.plan, start.fingerprints, record, asked, launch)
+        is_over = report.is_over(counts, account, start.manifest.max_failures)
+        outcome = report.outcome(counts, gave_up=is_over)
+        summary = report.write_summary(folder, outcome, counts, launch, account)
     for line in filter(None, (report.truncation_notice(counts), report.sentence(summary, folder))):
         print(f"runner: {line}", file=sys.stderr, flush=True)
     return report.exit_code(outcome)

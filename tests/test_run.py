@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from io import StringIO
@@ -34,7 +35,9 @@ from runner.errors import (
     RunnerError,
     StrategyError,
 )
+from runner.fake import FakePipeline
 from runner.folder import HEADER
+from runner.lock import guard
 from runner.manifest import load, parse
 from runner.pipeline import Pipeline
 from runner.planned import show
@@ -580,6 +583,35 @@ def test_texts_that_a_tokenizer_cuts(bench: Bench, capfd: pytest.CaptureFixture[
     assert "truncated" not in fox
     # CLIP's 77 tokens hold all of it; T5 gets 17 words and the end.
     assert cat["truncated"] == {"tokenizer_2": "on a hill under the moon under the moon"}
+
+
+def test_shards_that_end_together_leave_the_report_of_both(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one ends between the first one's look at the journals and its reports."""
+    module = sys.modules["runner.run"]
+    monkeypatch.setattr(pipeline, "load", lambda *given: FakePipeline(given[4]))
+    merge, waits = module.merge, threading.Event()
+    other = threading.Thread(target=lambda: bench.run(shard=(2, 2)))
+
+    def meanwhile(*given: Any) -> Any:
+        record = merge(*given)
+        if not other.ident:
+            other.start()
+            wait_for(lambda: waits.is_set() or not other.is_alive())
+        return record
+
+    def watched(path: Path, patience_s: float) -> Any:
+        if threading.current_thread() is other:
+            waits.set()
+        return guard(path, patience_s)
+
+    monkeypatch.setattr(module, "merge", meanwhile)
+    monkeypatch.setattr(module, "guard", watched, raising=False)
+    bench.run(shard=(1, 2))
+    other.join(60)
+    assert summary(bench.output)["outcome"] == "complete"
+    assert [line["index"] for line in lines(bench.output / "metadata.jsonl")] == list(range(5))
 
 
 def test_limit_and_shard_make_their_part(bench: Bench) -> None:
