@@ -47,15 +47,23 @@ class Layout:
         return self.rank_in_replica == self.leader
 
 
-def grouped(world: World, ranks: int, factors: str, leader: int = 0) -> Layout:
+def grouped(
+    world: World,
+    ranks: int,
+    factors: str,
+    leader: int = 0,
+    works: Callable[[int], bool] = lambda _: True,
+) -> Layout:
     """Replicas of `ranks` ranks in a row; `factors` is the product in words, as in "ulysses 2".
 
-    Raises StrategyError where the world size is no multiple, with the next valid ones.
+    Raises StrategyError where the world size is no multiple, with the next ones that are and with
+    which all else `works`.
     """
     size = world.world_size
     if size % ranks:
         low = size // ranks * ranks
-        valid = " or ".join(str(count) for count in (low, low + ranks) if count)
+        multiples = [count for count in (low, low + ranks) if count]
+        valid = " or ".join(map(str, [*filter(works, multiples)] or multiples))
         product = factors if factors.endswith(f"= {ranks}") else f"{factors} = {ranks}"
         raise StrategyError(
             f"strategy: {product} ranks a replica does not divide {size}; use {valid} processes"
