@@ -62,7 +62,7 @@ def show(
             raise offline
         configs = model.configs(manifest.model)
         check(plan, configs)
-        comparison = compare(plan, machine) if machine is not None else None
+        comparison = compare(plan, configs, machine) if machine is not None else None
         found = settle(plan, asked(plan, configs, world, None, machine), world)
         remarks += [line for line in (found.choice, *found.remarks) if line]
         manifest = manifest.model_copy(update={"strategy": found.strategy})

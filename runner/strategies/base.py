@@ -20,6 +20,7 @@ __all__ = [
     "Degree",
     "Layout",
     "Resolution",
+    "SequenceParallel",
     "Source",
     "StrategyBase",
     "grouped",
@@ -219,3 +220,27 @@ class StrategyBase(Settings):
         """The pipeline on the replica's devices. A replica of several ranks has its process group
         by now."""
         raise NotImplementedError
+
+
+class SequenceParallel(StrategyBase):
+    """The ranks of a replica share the tokens of one image: each attends with all heads from its
+    part (ring), or with a part of the heads from all (Ulysses)."""
+
+    ulysses_degree: Degree = 1
+    ring_degree: Degree = 1
+
+    @property
+    def ranks(self) -> int:
+        return self.ulysses_degree * self.ring_degree
+
+    @property
+    def variant(self) -> str:
+        if self.ring_degree > 1:
+            return "unified" if self.ulysses_degree > 1 else "ring"
+        return "ulysses"
+
+    def layout(self, world: World) -> Layout:
+        degrees = {"ulysses": self.ulysses_degree, "ring": self.ring_degree}
+        names = degrees if self.variant == "unified" else (self.variant,)
+        factors = " × ".join(f"{name} {degrees[name]}" for name in names)
+        return grouped(world, self.ranks, factors)

@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from runner.errors import StrategyError
 from runner.strategies.backends import Backend, Needs, check_package, fault
-from runner.strategies.base import Asked, Degree, Layout, Resolution, Source, StrategyBase, grouped
+from runner.strategies.base import Asked, Resolution, SequenceParallel, Source
 from runner.strategies.cpu_support import cpu_support
 from runner.strategies.data_parallel import load_whole
 from runner.strategies.facts import ModelFacts, takes_padded_heads
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["ContextParallel"]
 
 
-class ContextParallel(StrategyBase):
+class ContextParallel(SequenceParallel):
     """The "anything" variants take any number of tokens; left open, the runner decides."""
 
     kind: Literal["context_parallel"] = "context_parallel"
-    ulysses_degree: Degree = 1
-    ring_degree: Degree = 1
     ulysses_anything: bool | None = None
     ring_anything: bool | None = None
     attention_backend: Backend | None = None
@@ -48,30 +46,11 @@ class ContextParallel(StrategyBase):
         return self
 
     @property
-    def ranks(self) -> int:
-        return self.ulysses_degree * self.ring_degree
-
-    @property
-    def variant(self) -> str:
-        if self.ring_degree > 1:
-            return "unified" if self.ulysses_degree > 1 else "ring"
-        return "ulysses"
-
-    @property
     def anything(self) -> str:
         """The setting that makes any number of tokens right; nothing where none does, or where it
         was ruled out."""
         name = {"ulysses": "ulysses_anything", "ring": "ring_anything"}.get(self.variant, "")
         return name if name and getattr(self, name) is not False else ""
-
-    def layout(self, world: World) -> Layout:
-        if self.variant == "unified":
-            factors = f"ulysses {self.ulysses_degree} × ring {self.ring_degree}"
-        elif self.variant == "ring":
-            factors = f"ring {self.ring_degree}"
-        else:
-            factors = f"ulysses {self.ulysses_degree}"
-        return grouped(world, self.ranks, factors)
 
     def resolve(self, asked: Asked, world: World) -> Resolution:
         if self.ranks == 1:

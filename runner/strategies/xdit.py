@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from runner.errors import StrategyError
-from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
+from runner.strategies.base import Asked, Degree, Layout, Resolution, Source, StrategyBase, grouped
 from runner.strategies.data_parallel import load_whole
 from runner.strategies.engines import check_heads, check_lengths, check_package, native
 from runner.strategies.facts import ModelFacts
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["XDit"]
 
-Degree = Annotated[int, Field(ge=1)]
 Backend = Literal[
     "sdpa", "sdpa_efficient", "sdpa_flash", "cudnn", "flash", "flash_3", "flash_4", "sage"
 ]
