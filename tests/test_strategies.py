@@ -28,12 +28,6 @@ GIB = 2**30
 SIZE = {"height": 64, "width": 64, "max_sequence_length": 16}
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans look at the output folder, which is by default below where one is."""
-    monkeypatch.chdir(tmp_path)
-
-
 def strategy(text: str):
     return TypeAdapter(Strategy).validate_python(yaml.safe_load(text))
 
