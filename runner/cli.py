@@ -30,7 +30,7 @@ from runner.folder import OutputFolder
 from runner.lock import Shard, live_shards
 from runner.manifest import Loaded, load
 from runner.stop import Stop
-from runner.units import whole_number
+from runner.units import counted, whole_number
 from runner.world import World, tell_launcher, world_from
 
 __all__ = ["main"]
@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"runner: {printable(word)}: not UTF-8; rename it", file=sys.stderr)
             return int(ExitCode.REFUSED)
     options = _parser().parse_args(words)
+    _hush_libraries()
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return int(command(options))
@@ -114,6 +115,7 @@ _DEVICES = "compare the strategies on such a machine, as in 4x80GiB"
 _REGENERATE = "remake or remove finished images that the manifest no longer describes"
 _SIGNAL_LEAD = "seconds before the limit at which the job begins to stop"
 _SELF_CHECK = "first make one image by one rank too, and refuse to go on where they differ"
+_UNSEEN = "one that has only been started is seen some seconds later: then ask again"
 _EXIT_CODE = "answer with 0 complete, 3 some failed, 75 not complete, 2 refused"
 
 
@@ -237,12 +239,24 @@ def _quiet(world: World) -> None:
         warnings.simplefilter("ignore")
 
 
+def _hush_libraries() -> None:
+    """What they say of their own insides, where a user can do nothing: a torch function that a
+    library still uses, and an image processor that the pipelines here do without."""
+    warnings.filterwarnings("ignore", r"`torch\..*` is deprecated", FutureWarning)
+    logging.getLogger("transformers.utils.import_utils").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return "requires torchvision" not in record.getMessage()
+
+
 def _validate(options: argparse.Namespace) -> int:
     from runner.plan import Plan
 
     loaded = load(options.manifest, options.set)
     plan = Plan(loaded.manifest, loaded.prompts, loaded.path)
-    print(f"{options.manifest}: good; {len(loaded.prompts)} prompts, {len(plan)} images")
+    prompts, images = counted(len(loaded.prompts), "prompt"), counted(len(plan), "image")
+    print(f"{options.manifest}: good; {prompts}, {images}")
     return ExitCode.COMPLETE
 
 
@@ -255,8 +269,8 @@ def _plan(options: argparse.Namespace) -> int:
     world_size = options.world_size or (machine.devices if machine else 1)
     if machine and world_size > machine.devices:
         raise LaunchError(
-            f"--world-size {world_size}: more processes than the {machine.devices} devices of "
-            f"--devices; use --world-size {machine.devices}"
+            f"--world-size {world_size}: more processes than the "
+            f"{counted(machine.devices, 'device')} of --devices; use --world-size {machine.devices}"
         )
     output = _output(options, loaded)
     show(loaded, output, world_size, as_json=options.json, machine=machine)
@@ -278,7 +292,8 @@ def _stop(options: argparse.Namespace) -> int:
     jobs = live_shards(folder)
     for shard in jobs:
         folder.ask_to_stop(shard)
-    print(f"asked {len(jobs)} jobs to stop" if jobs else f"no job works on {folder.dir}")
+    asked = f"asked {counted(len(jobs), 'job')} to stop"
+    print(asked if jobs else f"no job works on {folder.dir}; {_UNSEEN}")
     return ExitCode.COMPLETE
 
 

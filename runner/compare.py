@@ -1,9 +1,9 @@
 """The table of `plan --devices`: what each strategy would need on a machine."""
 
 import json
+from pathlib import Path
 from typing import Any, Literal
 
-from runner import model
 from runner.errors import LaunchError, StrategyError
 from runner.plan import Plan
 from runner.sizing import component_bytes
@@ -35,10 +35,11 @@ def machine_of(devices: str | None, interconnect: str | None) -> Machine | None:
         ) from None
 
 
-def compare(plan: Plan, machine: Machine) -> dict[str, Any]:
-    """Every strategy on the machine, and what `auto` would choose. Raises ModelError."""
+def compare(plan: Plan, configs: Path, machine: Machine) -> dict[str, Any]:
+    """Every strategy on the machine, and what `auto` would choose; `configs` is the folder of the
+    model's. Raises ModelError."""
     manifest = plan.manifest
-    facts = ModelFacts.read(model.configs(manifest.model))
+    facts = ModelFacts.read(configs)
     sizes = component_bytes(manifest.model, manifest.dtype)
     work = Work.of(facts, manifest.dtype, sizes, manifest.largest_batch, plan.tasks())
     try:

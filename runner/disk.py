@@ -6,6 +6,7 @@ import os
 from runner.errors import DiskError
 from runner.folder import OutputFolder
 from runner.plan import Plan
+from runner.units import counted
 
 __all__ = ["check", "notice"]
 
@@ -18,7 +19,9 @@ def check(folder: OutputFolder) -> None:
     """Raises DiskError where not even an image of one colour would fit."""
     free, free_files = _free(folder)
     if free < BYTES_BESIDE or free_files < 1:
-        words = f"{folder.dir}: No space left on device ({free} bytes, {free_files} files)"
+        words = (
+            f"{folder.dir}: No space left on device ({free} bytes, {counted(free_files, 'file')})"
+        )
         raise DiskError(errno.ENOSPC, words)
 
 
@@ -29,8 +32,8 @@ def notice(folder: OutputFolder, plan: Plan, images: int) -> str | None:
     if wanted <= free and images <= free_files:
         return None
     return (
-        f"{folder.dir}: {_words(free)} and {free_files} files free, {images} images may take "
-        f"{_words(wanted)}"
+        f"{folder.dir}: {_words(free)} and {counted(free_files, 'file')} free, "
+        f"{counted(images, 'image')} may take {_words(wanted)}"
     )
 
 

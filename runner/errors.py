@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from runner.units import counted
+
 __all__ = [
     "DiskError",
     "ExitCode",
@@ -80,7 +82,8 @@ class ManifestError(RefusedError):
         self.problems = tuple(problems)
         lines = [str(problem) for problem in self.problems[: self.shown]]
         if len(self.problems) > self.shown:
-            lines.append(f"… and {len(self.problems) - self.shown} more problems")
+            more = len(self.problems) - self.shown
+            lines.append(f"… and {counted(more, 'more problem')}")
         super().__init__("\n".join(lines))
 
 

@@ -30,7 +30,7 @@ class FakePipeline:
         """Every batch is made for itself."""
 
     def tries(self, tasks: Sequence[Task]) -> bool:
-        self._work(len(tasks))
+        self._work(len(tasks), is_trial=True)
         return True
 
     def render(
@@ -40,11 +40,12 @@ class FakePipeline:
         for task in tasks:
             yield Image(task, self._pixels(task), self._made(tasks, degraded))
 
-    def _work(self, images: int) -> None:
-        """A batch is done as a whole, or dropped at once where it would not end in time."""
+    def _work(self, images: int, *, is_trial: bool = False) -> None:
+        """A batch is done as a whole, or dropped at once where it would not end in time; a trial
+        where a stop is asked for."""
         end = time.monotonic() + self.seconds * images
         while (left := end - time.monotonic()) > 0:
-            if left > self.stop.left_s():
+            if left > self.stop.left_s() or (is_trial and self.stop.requested):
                 raise DroppedError
             time.sleep(min(left, SLICE_S))
 

@@ -95,7 +95,7 @@ class OutputFolder:
             for path in self.dir.iterdir():
                 if is_folder_name(path.name):
                     _refuse_unless(stat.S_ISDIR, path)
-        guards = (self.locks / "guard", self.locks / "batches")
+        guards = (self.locks / name for name in ("guard", "batches", "report"))
         for path in (*reports, *guards, self.trial, self.refused):
             _refuse_unless(stat.S_ISREG, path)
         for path in reports:

@@ -144,7 +144,7 @@ def guard(path: Path, patience_s: float = 2 * DEAD_AFTER_S) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > end:
-                    raise FolderError(f"{path}: held by another start for too long") from None
+                    raise FolderError(f"{path}: held by another job for too long") from None
                 time.sleep(0.05)
             except OSError as error:
                 if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):

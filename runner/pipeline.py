@@ -105,6 +105,7 @@ class Pipeline:
         self.rescue = rescue or Rescue()
         self.ladder = Ladder(pipe, device, self.rescue.on_out_of_memory)
         self._without_memory = 0  # images in a row
+        self._is_trial = False
         self._unsafe: list[bool] = []  # which images of the last call a safety checker found
         self.has_images = replica is None or replica.layout.is_leader
         self.about = {"strategy": kind, "device": device.type, "dtype": dtype}
@@ -115,13 +116,17 @@ class Pipeline:
         self._has_callback = "callback_on_step_end" in accepted
 
     def tries(self, tasks: Sequence[Task]) -> bool:
-        """Make a batch and drop it: whether it could be made whole."""
+        """Make a batch and drop it: whether it could be made whole. Raises DroppedError at the next
+        step once a stop was asked for."""
         attempt = self._attempt(tasks, ())
-        while True:
-            try:
+        self._is_trial = True
+        try:
+            while True:
                 next(attempt)
-            except StopIteration as end:
-                return end.value is None
+        except StopIteration as end:
+            return end.value is None
+        finally:
+            self._is_trial = False
 
     def render(
         self, tasks: Sequence[Task], degraded: Sequence[str] = ()
@@ -269,8 +274,8 @@ class Pipeline:
 
     def _on_step(self, start: float) -> Any:
         def is_too_late(pipe: Any, step: int) -> bool:
-            if not self.stop.requested:
-                return False
+            if not self.stop.requested or self._is_trial:
+                return self.stop.requested  # nobody waits for a trial
             a_step = (time.monotonic() - start) / (step + 1)
             steps_left = getattr(pipe, "num_timesteps", step + 1) - step - 1
             return a_step * (steps_left + 1) > self.stop.left_s()  # one step more for the decoder

@@ -37,6 +37,8 @@ __all__ = [
     "size_name",
 ]
 
+LOOKED_AT = 10_000  # different parameters, whose values are checked before the start
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -100,6 +102,8 @@ class Plan:
         self._firsts: array[int] | None = None
         self.names: dict[str, int] = dict.fromkeys(self._defaults, 0)  # → first prompt with it
         self.sizes: dict[tuple[Any, Any], int] = {}  # (height, width) → first prompt with it
+        # Parameters, equal ones once but for their texts → first prompt with them.
+        self.settings: list[tuple[int, Mapping[str, Any]]] = []
         self._batches: tuple[array[int], array[int]] | None = None  # task indices, batch ends
         self._expand()
 
@@ -116,6 +120,7 @@ class Plan:
         default_most = self._most(self._defaults)
         firsts, total, most = array("Q"), 0, 1
         default_key, has_default = _batch_key(self._defaults), False
+        seen = set[str]()
         for place, (seed, own) in enumerate(settings_of(self.prompts)):
             parameters, count = self._defaults, self._default_count
             key, limit = default_key, default_most
@@ -128,6 +133,9 @@ class Plan:
                 has_default = has_default or not own
                 size = (parameters.get("height"), parameters.get("width"))
                 self.sizes.setdefault(size, place)
+                if key not in seen and len(seen) < LOOKED_AT:
+                    seen.add(key)
+                    self.settings.append((place, parameters))
             if seed is not None and seed + count - 1 > MAX_SEED:
                 self._refuse_seed(f"prompts[{place}].seed", seed, count)
             firsts.append(total)

@@ -23,6 +23,7 @@ from runner.resume import refuse, refuse_to_draw, survey
 from runner.shard import shard
 from runner.start import asked, is_open, notices, recorded_in, settle
 from runner.strategies import Layout
+from runner.units import counted
 from runner.world import Machine, World
 
 __all__ = ["show"]
@@ -61,7 +62,7 @@ def show(
             raise offline
         configs = model.configs(manifest.model)
         check(plan, configs)
-        comparison = compare(plan, machine) if machine is not None else None
+        comparison = compare(plan, configs, machine) if machine is not None else None
         found = settle(plan, asked(plan, configs, world, None, machine), world)
         remarks += [line for line in (found.choice, *found.remarks) if line]
         manifest = manifest.model_copy(update={"strategy": found.strategy})
@@ -205,12 +206,13 @@ def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]], out: Te
     print(f"model      {about['model']}{revision}, {about['dtype']}", file=out)
     print(f"output     {about['output']}", file=out)
     print(f"parameters {_pairs(about['parameters']) or 'the defaults of the pipeline'}", file=out)
-    images = f"{about['images']} from {about['prompts']} prompts"
+    images = f"{about['images']} from {counted(about['prompts'], 'prompt')}"
     there = f", {about['finished']} of them there" if about["finished"] else ""
-    print(f"images     {images}, in {about['batches']} batches{there}", file=out)
-    world = f"{about['replicas']} replicas × {about['ranks_per_replica']} ranks"
+    print(f"images     {images}, in {counted(about['batches'], 'batch')}{there}", file=out)
+    ranks = counted(about["ranks_per_replica"], "rank")
+    world = f"{counted(about['replicas'], 'replica')} × {ranks}"
     print(f"strategy   {about['strategy']['kind']}: {world} = {about['world_size']}", file=out)
-    print(f"shards     {_sizes(about['shards'])} batches", file=out)
+    print(f"shards     {_sizes(about['shards'])}", file=out)
     for remark in about["remarks"]:
         print(f"note       {remark}", file=out)
     if "comparison" in about:
@@ -239,7 +241,9 @@ def _pairs(values: dict[str, Any]) -> str:
 
 
 def _sizes(sizes: list[int]) -> str:
-    """`4, 4, 3`, or the range where there are many."""
+    """`4, 4, 3 batches`, or the range where there are many."""
+    if len(sizes) == 1:
+        return counted(sizes[0], "batch")
     if len(sizes) <= 16:
-        return ", ".join(map(str, sizes))
-    return f"{len(sizes)} of {min(sizes)} to {max(sizes)}"
+        return f"{', '.join(map(str, sizes))} batches"
+    return f"{len(sizes)} of {min(sizes)} to {max(sizes)} batches"

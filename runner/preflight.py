@@ -1,39 +1,69 @@
 """What a model's configs tell about a manifest, before weights load and without importing torch."""
 
-import ast
-import functools
+import contextlib
 import importlib.metadata
-import importlib.util
-from collections.abc import Mapping
-from dataclasses import dataclass
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from runner.errors import ModelError
 from runner.manifest import Manifest, ModelSpec
 from runner.model import index_of
 from runner.plan import Plan
 from runner.settings import nearest, place_of
+from runner.signature import PipelineCall, pipeline_call
 from runner.strategies.facts import read_config
 
-__all__ = ["CallSignature", "call_signature", "check"]
+__all__ = ["check"]
 
-
-@dataclass(frozen=True, slots=True)
-class CallSignature:
-    """The arguments that a pipeline's call takes."""
-
-    names: tuple[str, ...]
-    takes_any: bool  # it has **kwargs
+MAX_FAULTS = 100  # the rest would only hide the first
+IN_YAML = {
+    "int": "a number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text in quotes",
+    "list": "a list",
+    "tuple": "a list",
+    "sequence": "a list",
+    "dict": "a mapping of keys to values",
+}
 
 
 def check(plan: Plan, folder: Path) -> None:
-    """Raises ModelError for a pipeline that is unknown or takes no prompt, parameters that its call
-    does not take, sizes that it would round."""
+    """Raises ModelError for a pipeline that is unknown or takes no prompt; for parameters that its
+    call does not take, values of another type than the call's or that the pipeline's own check
+    refuses; for sizes that it would round."""
     spec = plan.manifest.model
-    index = index_of(folder, spec.id)
-    if isinstance(index["_class_name"], str):  # else code of the model's own, allowed by its user
-        _check_parameters(plan, spec, index["_class_name"])
-    multiple = _size_multiple(folder)
+    name = index_of(folder, spec.id)["_class_name"]
+    call = _call_of(spec, name) if isinstance(name, str) else None  # else the model's own code
+    if call is not None:
+        _refuse(_unknown(plan, call, name))
+        _refuse(_type_faults(plan, call, name))
+    _check_sizes(plan, _size_multiple(folder))
+    if call is not None:
+        _refuse(_refusals(plan, call, name))
+
+
+def _refuse(faults: Iterator[str]) -> None:
+    if told := [*itertools.islice(faults, MAX_FAULTS)]:
+        raise ModelError("\n".join(told))
+
+
+def _call_of(spec: ModelSpec, class_name: str) -> PipelineCall:
+    call = pipeline_call(class_name)
+    if call is None:
+        version = importlib.metadata.version("diffusers")
+        raise ModelError(f"{spec.id}: diffusers {version} has no {class_name}")
+    if not {"prompt", "generator"} <= call.arguments.keys():
+        raise ModelError(f"{spec.id}: {class_name} makes no images from prompts")
+    return call
+
+
+def _check_sizes(plan: Plan, multiple: int) -> None:
     for size, place in plan.sizes.items():
         for name, value in zip(("height", "width"), size, strict=True):
             if value is not None and value % multiple:
@@ -41,25 +71,15 @@ def check(plan: Plan, folder: Path) -> None:
                 valid = " or ".join(str(v) for v in (low, low + multiple) if v)
                 raise ModelError(
                     f"prompts[{place}]: {name} {value} is no multiple of {multiple}, which "
-                    f"{spec.id} needs; use {valid}"
+                    f"{plan.manifest.model.id} needs; use {valid}"
                 )
 
 
-def _check_parameters(plan: Plan, spec: ModelSpec, class_name: str) -> None:
-    signature = call_signature(class_name)
-    if signature is None:
-        version = importlib.metadata.version("diffusers")
-        raise ModelError(f"{spec.id}: diffusers {version} has no {class_name}")
-    if "prompt" not in signature.names or "generator" not in signature.names:
-        raise ModelError(f"{spec.id}: {class_name} makes no images from prompts")
-    known = {name: name for name in signature.names if name not in ("self", "prompt")}
-    unknown = [
-        f"prompts[{place}]: {class_name} takes no {name}{_hint(name, known)}"
-        for name, place in plan.names.items()
-        if name not in known and not signature.takes_any
-    ]
-    if unknown:
-        raise ModelError("\n".join(unknown))
+def _unknown(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[str]:
+    known = {name: name for name in call.arguments if name not in ("self", "prompt")}
+    for name, place in plan.names.items():
+        if name not in known and not call.takes_any:
+            yield f"prompts[{place}]: {class_name} takes no {name}{_hint(name, known)}"
 
 
 def _hint(name: str, known: Mapping[str, str]) -> str:
@@ -68,32 +88,53 @@ def _hint(name: str, known: Mapping[str, str]) -> str:
     return place if is_elsewhere else nearest(name, known)
 
 
-@functools.cache
-def call_signature(class_name: str) -> CallSignature | None:
-    """The signature of a diffusers pipeline's `__call__`, read from its source: importing the class
-    takes seconds, and half a gigabyte."""
-    found = importlib.util.find_spec("diffusers")
-    home = Path(found.origin).parent / "pipelines" if found and found.origin else Path()
-    wanted = f"class {class_name}(".encode()
-    for path in sorted(home.rglob("*.py")):
-        data = path.read_bytes()
-        if wanted in data:
-            return _signature_in(ast.parse(data), class_name)
-    return None
+def _type_faults(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[str]:
+    """What is of another type than the call's, each value once."""
+    seen = set[str]()
+    for place, parameters in plan.settings:
+        for name, value in parameters.items():
+            if call.takes(name, value):
+                continue
+            wanted, given = call.wants(name), json.dumps(value, ensure_ascii=False)[:60]
+            fault = f"{name}: {class_name} takes {wanted}, not {given}"
+            if fault not in seen:
+                seen.add(fault)
+                yield f"prompts[{place}]: {fault}; write {_instead(wanted, value)}"
 
 
-def _signature_in(tree: ast.Module, class_name: str) -> CallSignature | None:
-    for node in tree.body:
-        if not isinstance(node, ast.ClassDef) or node.name != class_name:
-            continue
-        for member in node.body:
-            if isinstance(member, ast.FunctionDef) and member.name == "__call__":
-                given = member.args
-                names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-                return CallSignature(tuple(names), given.kwarg is not None)
-        bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
-        return next(filter(None, map(call_signature, bases)), None)
-    return None
+def _instead(wanted: str, value: Any) -> str:
+    """`4.0 for "4e0"`, which YAML 1.1 reads as text; else what the type is in YAML."""
+    if re.search("int|float", wanted):
+        for text in value if isinstance(value, list) else [value]:
+            with contextlib.suppress(ValueError):
+                if isinstance(text, str) and math.isfinite(float(text)):
+                    number = int(text) if text.isdecimal() else float(text)
+                    return f"{number} for {json.dumps(text)}"
+    return next(IN_YAML[word] for word in re.findall(r"\w+", wanted.lower()) if word in IN_YAML)
+
+
+def _refusals(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[str]:
+    """What the pipeline's own check of its arguments refuses, each once."""
+    seen = set[str]()
+    for place, parameters in plan.settings:
+        reason = call.refusal(parameters)
+        named = [name for name in parameters if re.search(rf"\b{re.escape(name)}\b", reason)]
+        if reason and named and reason not in seen:
+            seen.add(reason)
+            remedy = _allowed(call, parameters, named, reason) or f"change {' or '.join(named)}"
+            yield f"prompts[{place}]: {class_name}: {reason.rstrip('.')}; {remedy}"
+
+
+def _allowed(
+    call: PipelineCall, parameters: Mapping[str, Any], named: Iterable[str], reason: str
+) -> str:
+    """`use max_sequence_length 512`: a number of the reason's that the check takes."""
+    for name in named:
+        for number in re.findall(r"\b\d+(?:\.\d+)?\b", reason):
+            value = float(number) if "." in number else int(number)
+            if not call.refusal({**parameters, name: value}):
+                return f"use {name} {number}"
+    return ""
 
 
 def _size_multiple(folder: Path) -> int:

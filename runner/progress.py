@@ -9,6 +9,7 @@ from types import TracebackType
 from tqdm import tqdm
 
 from runner.store import Store, StoreLostError
+from runner.units import counted
 
 __all__ = ["Progress"]
 
@@ -64,5 +65,7 @@ class Progress:
         now = time.monotonic()
         is_due = finished - self._told >= self.total / LINES or now - self._told_at >= LINE_S
         if finished > self._told and is_due:
-            print(f"runner: {finished} of {self.total} images", file=sys.stderr, flush=True)
+            print(
+                f"runner: {finished} of {counted(self.total, 'image')}", file=sys.stderr, flush=True
+            )
             self._told, self._told_at = finished, now

@@ -17,6 +17,7 @@ from runner.images import image_name
 from runner.journal import launch_of
 from runner.plan import Plan
 from runner.record import DONE, FAILED, LEFT, SKIPPED, Account, Record, Work
+from runner.units import counted
 
 __all__ = [
     "Counts",
@@ -214,7 +215,7 @@ def truncation_notice(counts: Counts) -> str:
 
 def sentence(summary: Mapping[str, Any], folder: OutputFolder) -> str:
     """The summary in one line."""
-    parts = [f"{summary['outcome']}: {summary['done']} of {summary['images']} images"]
+    parts = [f"{summary['outcome']}: {summary['done']} of {counted(summary['images'], 'image')}"]
     parts[0] += f" in {folder.dir}"
     if summary["made"]:
         rate = f", {summary['images_per_second']:.2f} images/s" if summary["seconds"] else ""

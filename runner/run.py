@@ -13,6 +13,7 @@ from runner import disk, report
 from runner.crashes import deaths
 from runner.errors import (
     ExitCode,
+    FolderError,
     InterruptedRunError,
     RefusedError,
     RunnerError,
@@ -21,7 +22,7 @@ from runner.errors import (
 )
 from runner.folder import OutputFolder
 from runner.journal import merge
-from runner.lock import FolderLock
+from runner.lock import FolderLock, guard
 from runner.progress import Progress
 from runner.pulse import Pulse
 from runner.record import Account
@@ -30,11 +31,13 @@ from runner.resume import asked_images
 from runner.start import Job, Start, hear, notices, prepare, refusal_noted, tell, tell_error
 from runner.stop import Stop
 from runner.store import Store, StoreLostError, connect
+from runner.units import counted
 from runner.work import Rank, wait_for_all, work
 from runner.world import World
 
 __all__ = ["run"]
 
+REPORT_PATIENCE_S = 600.0  # for a sibling shard that writes the reports of a million images
 ENDED = "ended"  # the exit code, where a restart has nothing to add
 
 
@@ -145,14 +148,10 @@ def _greeting(start: Start, launch: Launch) -> str:
     idle = max(0, launch.replicas - batches)
     spare = f" ({idle} with nothing to do)" if idle else ""
     return (
-        f"{_count(batches, 'batch', 'es')} to do, {_count(start.finished, 'image')} there: "
-        f"{launch.strategy}, {_count(launch.world_size, 'process', 'es')}, "
-        f"{_count(launch.replicas, 'replica')}{spare}"
+        f"{counted(batches, 'batch')} to do, {counted(start.finished, 'image')} there: "
+        f"{launch.strategy}, {counted(launch.world_size, 'process')}, "
+        f"{counted(launch.replicas, 'replica')}{spare}"
     )
-
-
-def _count(number: int, word: str, ending: str = "s") -> str:
-    return f"{number} {word}{ending if number != 1 else ''}"
 
 
 def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
@@ -160,15 +159,19 @@ def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
     folder, job = rank.folder, rank.job
     launch.seconds = round(time.monotonic() - start.begun, 3)
     plan = start.plan
-    record = merge(folder.journals, len(plan))
-    account = record.account(launch.id)
-    states = record.states(plan, start.fingerprints, folder.scan(len(plan)).sizes)
-    counts = report.count(states, record, asked_images(plan, job.limit, job.shard), launch)
-    is_over = report.is_over(counts, account, start.manifest.max_failures)
-    outcome = report.outcome(counts, gave_up=is_over)
-    summary = report.summarize(outcome, counts, launch, account)
-    report.rebuild(folder, plan, record, states, launch.id)
-    report.write_summary(folder, summary, launch.id)
+    with contextlib.ExitStack() as stack:
+        # Of sibling shards that end together, who writes last must have seen all journals whole.
+        with contextlib.suppress(FolderError):  # one that hangs must not keep us
+            stack.enter_context(guard(folder.locks / "report", REPORT_PATIENCE_S))
+        record = merge(folder.journals, len(plan))
+        account = record.account(launch.id)
+        states = record.states(plan, start.fingerprints, folder.scan(len(plan)).sizes)
+        counts = report.count(states, record, asked_images(plan, job.limit, job.shard), launch)
+        is_over = report.is_over(counts, account, start.manifest.max_failures)
+        outcome = report.outcome(counts, gave_up=is_over)
+        summary = report.summarize(outcome, counts, launch, account)
+        report.rebuild(folder, plan, record, states, launch.id)
+        report.write_summary(folder, summary, launch.id)
     for line in filter(None, (report.truncation_notice(counts), report.sentence(summary, folder))):
         print(f"runner: {line}", file=sys.stderr, flush=True)
     return report.exit_code(outcome)

@@ -1,12 +1,16 @@
 """The base of everything that is read from a manifest: strict, frozen, no unknown keys; and the
 words for what is wrong with a value."""
 
+import contextlib
 import difflib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
+
+from runner.yaml_tree import Odd
 
 __all__ = ["Settings", "explain", "nearest", "place_of"]
 
@@ -100,6 +104,9 @@ def explain(
         return f"{name}:{given} {_as_text(value, text)}"
     if kind == "value_error":
         return f"{name}:{given} {fault['ctx']['error']}"
+    if isinstance(value, Odd) and kind == "invalid-json-value":
+        number = f"write {value.plain}, or " if value.plain else ""
+        return f'{name}:{given} YAML reads it as {value.reading}; {number}quote it: "{value}"'
     words = WORDS.get(kind)
     if words is None:
         return f"{name}:{given} {fault['msg']}"
@@ -109,7 +116,19 @@ def explain(
         return f"{name}:{given} {words}{nearest(str(value), {name: name for name in names})}"
     if kind in NUMBERS and isinstance(value, str) and re.fullmatch(r"-?[0-9.]+", value):
         return f'{name}: "{value}" {words}; leave the quotes out'
-    return f"{name}:{given} {words}"
+    plain = _plain(value) if kind in NUMBERS else ""
+    plain = "" if "." in plain and kind != "float_type" else plain
+    return f"{name}:{given} {words}" + (f"; write {plain}" if plain else "")
+
+
+def _plain(value: Any) -> str:
+    """The number that a value means, such as YAML 1.1 has it; nothing where it means none."""
+    if isinstance(value, Odd):
+        return value.plain
+    with contextlib.suppress(ValueError):
+        if isinstance(value, str) and math.isfinite(number := float(value)):
+            return str(int(number) if number.is_integer() else number)
+    return ""
 
 
 def dotted(path: Sequence[int | str]) -> str:

@@ -18,6 +18,7 @@ from runner.record import Record
 from runner.report import Launch
 from runner.resume import Survey, asked_images, refuse, refuse_to_draw, survey
 from runner.start import recorded_in
+from runner.units import counted
 
 __all__ = ["status"]
 
@@ -84,7 +85,7 @@ def _never_run(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints) -> 
         "outcome": "interrupted",
         "exit_code": int(ExitCode.INCOMPLETE),
         "images": len(plan),
-        "sentence": f"{words}: {there} of {len(plan)} images in {folder.dir}",
+        "sentence": f"{words}: {there} of {counted(len(plan), 'image')} in {folder.dir}",
     }
 
 

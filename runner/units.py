@@ -1,9 +1,9 @@
 """Numbers and sizes as people write them on a command line or in a manifest: ASCII digits alone,
-and no more than any machine has."""
+and no more than any machine has. And as they read them."""
 
 import re
 
-__all__ = ["MAX_BYTES", "bytes_in", "whole_number"]
+__all__ = ["MAX_BYTES", "bytes_in", "counted", "whole_number"]
 
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 MAX_BYTES = 2**50
@@ -23,3 +23,9 @@ def bytes_in(text: str) -> int:
     if not 0 < size <= MAX_BYTES:
         raise ValueError(f"not a size up to {MAX_BYTES // 2**30}GiB; write it as 40GiB or 500MB")
     return size
+
+
+def counted(number: int, word: str) -> str:
+    """`1 batch`, `2 batches`."""
+    plural = f"{word}es" if word.endswith(("s", "x", "ch")) else f"{word}s"
+    return f"{number} {word if number == 1 else plural}"

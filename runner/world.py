@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from runner.errors import LaunchError
+from runner.units import counted
 
 if TYPE_CHECKING:
     import torch
@@ -169,8 +170,8 @@ def set_device(world: World, *, share: bool = False) -> "torch.device":
         index = 0
     elif world.local_world_size > visible:
         raise LaunchError(
-            f"{world.local_world_size} processes on {socket.gethostname()}, which shows {visible} "
-            f"device(s); use --nproc-per-node {visible}"
+            f"{world.local_world_size} processes on {socket.gethostname()}, which shows "
+            f"{counted(visible, 'device')}; use --nproc-per-node {visible}"
         )
     elif share:
         index = own_devices(world)[0]

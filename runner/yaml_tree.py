@@ -32,7 +32,8 @@ class Odd:
     """A plain scalar that YAML 1.1 reads as something its author may not mean."""
 
     text: str
-    reading: str  # "the date 2024-01-01", "the number 7"
+    reading: str  # "a date", "the number 7"
+    plain: str = ""  # how to write that number for all readers
 
     def __str__(self) -> str:
         return self.text
@@ -259,7 +260,7 @@ class _Builder:
             return _integer(text)
         if kind == "float":
             is_plain = _FLOAT.fullmatch(text) and math.isfinite(float(text))
-            return float(text) if is_plain else Odd(text, "a number")
+            return float(text) if is_plain else _odd_number(text)
         if kind == "timestamp":
             return Odd(text, "a date")
         if kind not in ("str", "merge", "value"):
@@ -273,7 +274,14 @@ def _integer(text: str) -> int | Odd:
         return int(text)
     if len(text) > 100:
         return Odd(text[:20] + "…", "a number of more than 100 digits")
+    return _odd_number(text)
+
+
+def _odd_number(text: str) -> Odd:
     try:
-        return Odd(text, f"the number {yaml.safe_load(text)}")
+        number = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError):
         return Odd(text, "a number")
+    if not math.isfinite(number):
+        return Odd(text, "a number that is not finite")
+    return Odd(text, f"the number {number}", str(number))

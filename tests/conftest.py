@@ -1,5 +1,6 @@
 """Shared fixtures: manifests on disk, one saved tiny model, real launches."""
 
+import contextlib
 import json
 import os
 import socket
@@ -22,9 +23,24 @@ FAST = {"height": 32, "width": 32, "num_inference_steps": 2, "max_sequence_lengt
 
 @pytest.fixture(autouse=True, scope="session")
 def offline() -> None:
-    """Nothing in the tests may ask a hub, and every process computes with one thread."""
+    """Nothing in the tests may ask a hub, every process computes with one thread, and runs what
+    lies here, wherever it works."""
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["OMP_NUM_THREADS"] = "1"
+
+
+# Runs, plans and `status` look at the output folder, by default below where one is: no test
+# meets what `make run` left in outputs/, or what another test did.
+@pytest.fixture(autouse=True, scope="session")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with contextlib.chdir(tmp_path_factory.mktemp("elsewhere")):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")

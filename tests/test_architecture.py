@@ -20,7 +20,7 @@ ROWS = (
     ("strategies",),
     ("prompts",),
     ("manifest",),
-    ("model", "plan"),
+    ("model", "plan", "signature"),
     ("preflight",),
     ("sizing",),
     ("compare",),
@@ -94,18 +94,17 @@ def test_no_bare_devices() -> None:
         assert not re.search(r"\.cuda\(|[\"']cuda[\"']", path.read_text()), path
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["validate", "manifests/job.yaml"], ["plan", "manifests/job.yaml"]]
-)
+MANIFEST = str(HOME.parent / "manifests/job.yaml")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["validate", MANIFEST], ["plan", MANIFEST]])
 def test_torch_is_not_imported_to_look_at_a_manifest(arguments: list[str]) -> None:
     code = (
         "import sys\nfrom runner.cli import main\n"
         f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
         "print(sorted({'torch', 'diffusers', 'transformers', 'PIL'} & set(sys.modules)))"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=HOME.parent, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[-1] == "[]"
 
 
@@ -115,3 +114,15 @@ def test_functions_are_short() -> None:
             if isinstance(node, ast.FunctionDef):
                 length = (node.end_lineno or 0) - node.lineno
                 assert length <= 60, f"{path.name}:{node.lineno} {node.name}: {length} lines"
+
+
+@pytest.fixture(scope="module")
+def where_modules_work() -> Path:
+    return Path.cwd()
+
+
+def test_no_test_works_where_make_run_leaves_images(
+    tmp_path: Path, where_modules_work: Path
+) -> None:
+    assert Path.cwd() == tmp_path
+    assert not where_modules_work.is_relative_to(HOME.parent)

@@ -21,12 +21,6 @@ SMALL = {"height": 64, "width": 64, "max_sequence_length": 16, "num_inference_st
 EVEN = "a red fox in the snow"  # with Qwen-Image's template 16 tokens
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans look at the output folder, which is by default below where one is."""
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def plan_words(manifest: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> Any:
     """What `plan --world-size N` says, and its exit code."""

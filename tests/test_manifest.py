@@ -55,6 +55,35 @@ def test_prompts_that_yaml_changed_are_refused_in_one_go(manifest: Write) -> Non
     assert [item.prompt for item in load(quoted).prompts] == words
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1_000", "1000"), ("0x10", "16"), ("12:30:00", "45000"), ("010", "8"), ("4e0", "4")],
+)
+def test_numbers_that_yaml_reads_otherwise_are_told_with_the_plain_one(
+    manifest: Write, text: str, number: str
+) -> None:
+    top = f"model: demo\nprompts: [a cat]\nseed: {text}\n"
+    assert problems(manifest(top)) == [f":3: seed: {text}: must be a whole number; write {number}"]
+    if text != "4e0":  # text, which a parameter may be: the pipeline's signature tells
+        top = f"model: demo\nprompts: [a cat]\nparameters: {{guidance_scale: {text}}}\n"
+        assert problems(manifest(top)) == [
+            f":3: parameters.guidance_scale: {text}: YAML reads it as the number {number}; "
+            f'write {number}, or quote it: "{text}"'
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reading"),
+    [("2024-01-01", "a date"), (".inf", "a number that is not finite")],
+)
+def test_a_parameter_that_yaml_reads_as_no_plain_value(
+    manifest: Write, text: str, reading: str
+) -> None:
+    path = manifest(f"model: demo\nprompts: [a cat]\nparameters: {{guidance_scale: {text}}}\n")
+    line = f':3: parameters.guidance_scale: {text}: YAML reads it as {reading}; quote it: "{text}"'
+    assert problems(path) == [line]
+
+
 def test_a_mapping_where_a_prompt_was_meant_is_told_to_be_quoted(manifest: Write) -> None:
     found = problems(manifest("model: demo\nprompts:\n  - a: b\n"))
     assert any("if the line is a prompt, quote it" in line for line in found)
@@ -236,7 +265,10 @@ def test_counts_are_whole_numbers_from_one(manifest: Write, value: str) -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("parameters: {guidance_scale: 1.0e+999}", "parameters.guidance_scale: 1.0e+999: must be"),
+        (
+            "parameters: {guidance_scale: 1.0e+999}",
+            "parameters.guidance_scale: 1.0e+999: YAML reads it as a number that is not finite",
+        ),
         ("stop_grace_s: 1.0e+999", "stop_grace_s: 1.0e+999: must be a number"),
         ("parameters: {num_images_per_prompt: 99999999999}", "must be 100000 at most"),
         ("prompts: {file: 'a\\0b'}", "prompts.file"),

@@ -100,6 +100,9 @@ def test_images_equal_one_process(ranks, models, one_process, tmp_path, model, v
         path = write(tmp_path / str(number), models / model, strategy, "", *texts)
         ended = render(ranks, world_size, path, "patches:keep_floats")
         assert ended.codes == [0] * world_size, ended.words
+        told = filter(None, ended.words.splitlines())
+        foreign = [line for line in told if not line.startswith("runner: ")]
+        assert not foreign  # advice of libraries, which a user cannot follow
         difference = max(
             np.abs(one - other).max()
             for one, other in zip(expected, floats(path.parent), strict=True)

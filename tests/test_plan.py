@@ -1,6 +1,8 @@
 """Manifest → tasks, fingerprints, batches."""
 
 import json
+import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from runner.errors import ManifestError
 from runner.manifest import Manifest
 from runner.plan import Fingerprints, Plan, Task, canonical
 from runner.prompts import Prompt
+from runner.units import counted
 
 Make = Callable[..., Plan]
 
@@ -188,3 +191,28 @@ def test_the_default_size_is_checked_whoever_uses_it_first(plan: Callable[..., P
     own = {"prompt": "a star", "parameters": {"height": 96, "width": 160}}
     some = plan(model="demo", parameters={"height": 130, "width": 128}, prompts=[own, "a heart"])
     assert some.sizes == {(96, 160): 0, (130, 128): 1}
+
+
+def test_one_of_a_thing_is_told_in_the_singular(
+    manifest: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(manifest(model="demo", seed=1, prompts=["a red circle"]))
+    out = ["--output", str(tmp_path / "out")]
+    for words in (["validate", path], ["plan", path, *out], ["status", path, "--exit-code", *out]):
+        main(words)
+        told = capsys.readouterr().out
+        assert re.search(r"\b1 (image|prompt|batch|replica)\b", told), told
+        assert not re.search(r"\b1 (images|prompts|batches|replicas|ranks|processes)\b", told)
+    assert counted(1, "process") == "1 process"
+    assert counted(0, "batch") == "0 batches"
+
+
+def test_advice_that_nobody_can_follow_is_not_shown(manifest: Callable[..., Path]) -> None:
+    assert main(["validate", str(manifest(model="demo", prompts=["a star"]))]) == 0
+    library = logging.getLogger("transformers.utils.import_utils")
+
+    def shows(words: str) -> bool:
+        return bool(library.filter(logging.makeLogRecord({"msg": words})))
+
+    assert not shows("`SiglipImageProcessor` requires torchvision (not installed); falling back")
+    assert shows("`SiglipImageProcessor` cannot be read")

@@ -131,6 +131,26 @@ def test_stopped_meanwhile(plan: Make, tmp_path: Path) -> None:
         probe.probe(Dropping(lambda *_: 1.0), some.tasks(), 1, Stop(20.0), tmp_path / "trial")
 
 
+def test_a_trial_ends_at_the_next_step_after_a_stop(flux: Path, plan: Make) -> None:
+    """However much time is left: nobody waits for it."""
+    pipe = FluxPipeline.from_pretrained(flux, dtype=torch.float32)
+    pipe.set_progress_bar_config(disable=True)
+    stop, real, steps = Stop(600.0), pipe.transformer.forward, list[int]()
+    renderer = pipeline.Pipeline(pipe, torch.device("cpu"), "float32", "data_parallel", stop)
+
+    def stopped(hidden_states: torch.Tensor, **values: Any) -> Any:
+        steps.append(len(hidden_states))
+        stop.request("TERM")
+        return real(hidden_states, **values)
+
+    pipe.transformer.forward = stopped
+    (task,) = plan(model=str(flux), parameters=FAST, prompts=["a cat"]).tasks()
+    with pytest.raises(DroppedError):
+        renderer.tries([task])
+    assert steps == [1]
+    assert [type(result).__name__ for result in renderer.render([task])] == ["Image"]
+
+
 def test_only_replicas_of_one_rank_try() -> None:
     assert DataParallel().tries_batches
     assert DeviceMap().tries_batches

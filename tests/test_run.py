@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from io import StringIO
@@ -34,7 +35,9 @@ from runner.errors import (
     RunnerError,
     StrategyError,
 )
+from runner.fake import FakePipeline
 from runner.folder import HEADER
+from runner.lock import guard
 from runner.manifest import load, parse
 from runner.pipeline import Pipeline
 from runner.planned import show
@@ -584,6 +587,35 @@ def test_texts_that_a_tokenizer_cuts(bench: Bench, capfd: pytest.CaptureFixture[
     assert cat["truncated"] == {"tokenizer_2": "on a hill under the moon under the moon"}
 
 
+def test_shards_that_end_together_leave_the_report_of_both(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one ends between the first one's look at the journals and its reports."""
+    module = sys.modules["runner.run"]
+    monkeypatch.setattr(pipeline, "load", lambda *given: FakePipeline(given[4]))
+    merge, waits = module.merge, threading.Event()
+    other = threading.Thread(target=lambda: bench.run(shard=(2, 2)))
+
+    def meanwhile(*given: Any) -> Any:
+        record = merge(*given)
+        if not other.ident:
+            other.start()
+            wait_for(lambda: waits.is_set() or not other.is_alive())
+        return record
+
+    def watched(path: Path, patience_s: float) -> Any:
+        if threading.current_thread() is other:
+            waits.set()
+        return guard(path, patience_s)
+
+    monkeypatch.setattr(module, "merge", meanwhile)
+    monkeypatch.setattr(module, "guard", watched, raising=False)
+    bench.run(shard=(1, 2))
+    other.join(60)
+    assert summary(bench.output)["outcome"] == "complete"
+    assert [line["index"] for line in lines(bench.output / "metadata.jsonl")] == list(range(5))
+
+
 def test_limit_and_shard_make_their_part(bench: Bench) -> None:
     assert bench.run(limit=2) is ExitCode.COMPLETE
     assert sorted(pixels(bench.output)) == ["000000.png", "000001.png"]
@@ -691,6 +723,20 @@ def test_a_moved_model_and_a_changed_one(bench: Bench, tmp_path: Path) -> None:
 def test_parameters_that_the_call_does_not_take(bench: Bench, name: str) -> None:
     bench.values["prompts"][3] = {"prompt": "a cat", "parameters": {name: "x"}}
     with pytest.raises(ModelError, match=rf"prompts\[3\]: FluxPipeline takes no {name}"):
+        bench.run()
+    assert not pixels(bench.output)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"max_sequence_length": 513}, "greater than 512 but is 513; use max_sequence_length 512"),
+        ({"true_cfg_scale": "4e0"}, 'takes float, not "4e0"; write 4.0'),
+    ],
+)
+def test_values_that_the_call_would_refuse(bench: Bench, values: Any, words: str) -> None:
+    bench.values["prompts"][1] = {"prompt": "a cat", "parameters": values}
+    with pytest.raises(ModelError, match=rf"prompts\[1\]: .*{words}"):
         bench.run()
     assert not pixels(bench.output)
 

@@ -113,7 +113,7 @@ def test_the_stop_command_and_a_stale_stop_file(tmp_path: Path) -> None:
     with running(job.start(processes=2, hooks=SLOW)) as process:
         job.wait_for_images(3)
         asked = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
-        assert asked.stdout == "asked 1 jobs to stop\n"
+        assert asked.stdout == "asked 1 job to stop\n"
         end = ended(process, 25)
     # torchrun's own traceback ends with our words.
     assert "traceback : stopped as asked; run the same command again to go on" in end.err
@@ -122,7 +122,10 @@ def test_the_stop_command_and_a_stale_stop_file(tmp_path: Path) -> None:
     assert job.run(processes=2).code == 0  # a new launch means: go on
     assert not (job.output / ".runner" / "stop").exists()
     asked = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
-    assert asked.stdout == f"no job works on {job.output}\n"
+    assert asked.stdout == (
+        f"no job works on {job.output}; one that has only been started is seen some seconds later: "
+        f"then ask again\n"
+    )
 
 
 # Case 64: two launches at once, as the documents say, meet at no port.

@@ -28,12 +28,6 @@ GIB = 2**30
 SIZE = {"height": 64, "width": 64, "max_sequence_length": 16}
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans look at the output folder, which is by default below where one is."""
-    monkeypatch.chdir(tmp_path)
-
-
 def strategy(text: str):
     return TypeAdapter(Strategy).validate_python(yaml.safe_load(text))
 
@@ -563,6 +557,25 @@ def test_idle_processes_are_told(flux):
     assert found.remarks == ["1 of every 2 processes idle: the first drives their GPUs"]
 
 
+@pytest.mark.parametrize(
+    ("devices", "world_size", "processes", "gpu", "words"),
+    [
+        (8, 8, 1, 3, "a replica has 1 (numbered from 0); use 2 processes, or leave it out"),
+        (4, 4, 1, 7, "a replica has 1 (numbered from 0); leave it out"),
+        (3, 2, 2, 2, "a replica has 2 (numbered from 0); leave it out"),  # 1 is no multiple of 2
+        (8, 5, 2, 3, "does not divide 5; use 4 processes"),  # with 6 a replica has 2 GPUs
+    ],
+)
+def test_the_processes_told_for_device_map_pass_its_check(
+    flux, devices, world_size, processes, gpu, words
+):
+    where = {"device": None, "planned": Machine(devices, 80 * GIB, "pcie")}
+    text = f"{{kind: device_map, processes: {processes}, max_memory: {{'{gpu}': 4GiB}}}}"
+    refused(words, text, flux, world_size=world_size, **where)
+    for number in re.findall("use ([0-9]+) process", words):
+        resolve(text, flux, world_size=int(number), **where)
+
+
 def test_phases_need_a_call_that_can_be_taken_apart(configs):
     folder = configs({})
     tiny.edit_json(folder / "model_index.json", _class_name="DDPMPipeline")
@@ -753,7 +766,7 @@ def test_a_planned_machine_is_checked_as_a_gpu_machine_would(planned):
     assert planned(good, "--devices", "2x80GiB", dtype="bfloat16")[0] == 0
     memory = {"kind": "device_map", "max_memory": {"1": "1GiB"}}
     code, _, err = planned(memory, "--devices", "2x80GiB")
-    assert "names GPU 1, a replica has 1 (numbered from 0); use fewer processes, or leave it" in err
+    assert "names GPU 1, a replica has 1 (numbered from 0); use 1 process, or leave it" in err
     assert planned(memory, "--devices", "2x80GiB", "--world-size", "1")[0] == 0
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "Degree",
     "Layout",
     "Resolution",
+    "SequenceParallel",
     "Source",
     "StrategyBase",
     "grouped",
@@ -47,15 +48,23 @@ class Layout:
         return self.rank_in_replica == self.leader
 
 
-def grouped(world: World, ranks: int, factors: str, leader: int = 0) -> Layout:
+def grouped(
+    world: World,
+    ranks: int,
+    factors: str,
+    leader: int = 0,
+    works: Callable[[int], bool] = lambda _: True,
+) -> Layout:
     """Replicas of `ranks` ranks in a row; `factors` is the product in words, as in "ulysses 2".
 
-    Raises StrategyError where the world size is no multiple, with the next valid ones.
+    Raises StrategyError where the world size is no multiple, with the next ones that are and with
+    which all else `works`.
     """
     size = world.world_size
     if size % ranks:
         low = size // ranks * ranks
-        valid = " or ".join(str(count) for count in (low, low + ranks) if count)
+        multiples = [count for count in (low, low + ranks) if count]
+        valid = " or ".join(map(str, [*filter(works, multiples)] or multiples))
         product = factors if factors.endswith(f"= {ranks}") else f"{factors} = {ranks}"
         raise StrategyError(
             f"strategy: {product} ranks a replica does not divide {size}; use {valid} processes"
@@ -69,7 +78,8 @@ def one_of(degrees: Sequence[int], world: World, name: str = "one of", ring: int
     words = f"use {name} {', '.join(map(str, degrees))}"
     if len(fit) in (0, len(degrees)):
         return words
-    return f"{words}; of these {world.world_size} processes take {', '.join(map(str, fit))}"
+    take = "process takes" if world.world_size == 1 else "processes take"
+    return f"{words}; of these {world.world_size} {take} {', '.join(map(str, fit))}"
 
 
 class AskedImage(Protocol):
@@ -210,3 +220,27 @@ class StrategyBase(Settings):
         """The pipeline on the replica's devices. A replica of several ranks has its process group
         by now."""
         raise NotImplementedError
+
+
+class SequenceParallel(StrategyBase):
+    """The ranks of a replica share the tokens of one image: each attends with all heads from its
+    part (ring), or with a part of the heads from all (Ulysses)."""
+
+    ulysses_degree: Degree = 1
+    ring_degree: Degree = 1
+
+    @property
+    def ranks(self) -> int:
+        return self.ulysses_degree * self.ring_degree
+
+    @property
+    def variant(self) -> str:
+        if self.ring_degree > 1:
+            return "unified" if self.ulysses_degree > 1 else "ring"
+        return "ulysses"
+
+    def layout(self, world: World) -> Layout:
+        degrees = {"ulysses": self.ulysses_degree, "ring": self.ring_degree}
+        names = degrees if self.variant == "unified" else (self.variant,)
+        factors = " × ".join(f"{name} {degrees[name]}" for name in names)
+        return grouped(world, self.ranks, factors)

@@ -11,13 +11,14 @@ from pydantic import model_validator
 
 from runner.errors import StrategyError
 from runner.strategies.backends import Backend, Needs, check_package, fault
-from runner.strategies.base import Asked, Degree, Layout, Resolution, Source, StrategyBase, grouped
+from runner.strategies.base import Asked, Resolution, SequenceParallel, Source
 from runner.strategies.cpu_support import cpu_support
 from runner.strategies.data_parallel import load_whole
 from runner.strategies.facts import ModelFacts, takes_padded_heads
 from runner.strategies.known import CP_MODELS, remarks
 from runner.strategies.lengths import Length, lengths
 from runner.strategies.remedies import without_plan, working
+from runner.units import counted
 from runner.world import World
 
 if TYPE_CHECKING:
@@ -26,12 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["ContextParallel"]
 
 
-class ContextParallel(StrategyBase):
+class ContextParallel(SequenceParallel):
     """The "anything" variants take any number of tokens; left open, the runner decides."""
 
     kind: Literal["context_parallel"] = "context_parallel"
-    ulysses_degree: Degree = 1
-    ring_degree: Degree = 1
     ulysses_anything: bool | None = None
     ring_anything: bool | None = None
     attention_backend: Backend | None = None
@@ -47,30 +46,11 @@ class ContextParallel(StrategyBase):
         return self
 
     @property
-    def ranks(self) -> int:
-        return self.ulysses_degree * self.ring_degree
-
-    @property
-    def variant(self) -> str:
-        if self.ring_degree > 1:
-            return "unified" if self.ulysses_degree > 1 else "ring"
-        return "ulysses"
-
-    @property
     def anything(self) -> str:
         """The setting that makes any number of tokens right; nothing where none does, or where it
         was ruled out."""
         name = {"ulysses": "ulysses_anything", "ring": "ring_anything"}.get(self.variant, "")
         return name if name and getattr(self, name) is not False else ""
-
-    def layout(self, world: World) -> Layout:
-        if self.variant == "unified":
-            factors = f"ulysses {self.ulysses_degree} × ring {self.ring_degree}"
-        elif self.variant == "ring":
-            factors = f"ring {self.ring_degree}"
-        else:
-            factors = f"ulysses {self.ulysses_degree}"
-        return grouped(world, self.ranks, factors)
 
     def resolve(self, asked: Asked, world: World) -> Resolution:
         if self.ranks == 1:
@@ -104,8 +84,8 @@ class ContextParallel(StrategyBase):
             return f"strategy: attention_backend {backend} {wrong}"
         if not self.takes(facts.heads):
             return (
-                f"strategy: ulysses_degree {self.ulysses_degree} does not divide the {facts.heads} "
-                f"attention heads of {facts.denoiser_class}"
+                f"strategy: ulysses_degree {self.ulysses_degree} does not divide the "
+                f"{counted(facts.heads or 0, 'attention head')} of {facts.denoiser_class}"
             )
         if is_ring and masks:
             return (
@@ -124,13 +104,15 @@ class ContextParallel(StrategyBase):
         for place, what, count in counts:
             if count < self.ranks:
                 return (
-                    f"prompts[{place}]: {what} has {count} tokens, fewer than {self.ranks} ranks a "
-                    f"replica"
+                    f"prompts[{place}]: {what} has {counted(count, 'token')}, fewer than "
+                    f"{self.ranks} ranks a replica"
                 )
         odd = next((found for found in counts if found.tokens % self.ranks), None)
         if odd is None:
             return ""
-        words = f"prompts[{odd.place}]: {odd.what} has {odd.tokens} tokens, no multiple of"
+        words = (
+            f"prompts[{odd.place}]: {odd.what} has {counted(odd.tokens, 'token')}, no multiple of"
+        )
         if masks and self.ulysses_degree > 2:
             # diffusers 0.42.1 shifts the mask of padded texts: a wrong image, no error.
             return f"{words} {self.ranks} ranks, which is right in batches on 2 ranks only"

@@ -4,6 +4,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator
@@ -12,8 +13,8 @@ from runner.errors import StrategyError
 from runner.strategies.base import Asked, Degree, Layout, Resolution, Source, StrategyBase, grouped
 from runner.strategies.facts import ModelFacts
 from runner.strategies.sizes import empty
-from runner.units import MAX_BYTES, bytes_in
-from runner.world import World, own_devices
+from runner.units import MAX_BYTES, bytes_in, counted
+from runner.world import Machine, World, own_devices
 
 if TYPE_CHECKING:
     import torch
@@ -73,10 +74,13 @@ class DeviceMap(StrategyBase):
         return Layout(of.replicas, of.replica, is_idle=not of.is_leader)
 
     def resolve(self, asked: Asked, world: World) -> Resolution:
-        self.layout(world)
+        named = set(self.max_memory or ())
+        names_gpus = asked.device != "cpu" and asked.target and named - {"cpu"}
+        machine = asked.machine() if names_gpus else None
+        works = partial(self._has_named, machine)
+        grouped(world, self.processes, f"processes {self.processes}", works=works)
         if self.phases:
             self._check_phases(asked)
-        named = set(self.max_memory or ())
         if asked.device == "cpu":
             if named - {"cpu"}:
                 raise StrategyError(
@@ -89,15 +93,16 @@ class DeviceMap(StrategyBase):
                     f"strategy: device_map does nothing without a GPU; give max_memory: "
                     f"{{cpu: 8GiB}} to keep the rest on disk, or use {phases}data_parallel"
                 )
-        elif asked.target and named - {"cpu"} and (machine := asked.machine()) is not None:
-            count = max(1, machine.devices // world.world_size) * self.processes
-            beyond = sorted(int(name) for name in named - {"cpu"} if int(name) >= count)
-            if beyond:
-                fewer = "use fewer processes, or " if beyond[-1] < machine.devices else ""
-                raise StrategyError(
-                    f"strategy: max_memory names GPU {beyond[0]}, a replica has {count} (numbered "
-                    f"from 0); {fewer}leave it out"
-                )
+        elif machine is not None and not works(world.world_size):
+            count = self._gpus(machine, world.world_size)
+            beyond = min(int(name) for name in named - {"cpu"} if int(name) >= count)
+            fewer = range(self.processes, world.world_size, self.processes)
+            most = max(filter(works, fewer), default=0)
+            remedy = f"use {counted(most, 'process')}, or leave it out" if most else "leave it out"
+            raise StrategyError(
+                f"strategy: max_memory names GPU {beyond}, a replica has {count} (numbered from "
+                f"0); {remedy}"
+            )
         idle = self.processes - 1
         return Resolution(
             self,
@@ -105,6 +110,15 @@ class DeviceMap(StrategyBase):
             if idle
             else [],
         )
+
+    def _gpus(self, machine: Machine, processes: int) -> int:
+        """Of a replica, where so many processes share the machine."""
+        return max(1, machine.devices // processes) * self.processes
+
+    def _has_named(self, machine: Machine | None, processes: int) -> bool:
+        """Whether a replica then has all GPUs that max_memory names."""
+        last = max((int(name) for name in self.max_memory or () if name != "cpu"), default=-1)
+        return machine is None or last < self._gpus(machine, processes)
 
     def _check_phases(self, asked: Asked) -> None:
         lacking = _lacking(asked)

@@ -10,6 +10,7 @@ from runner.strategies.facts import ModelFacts, divisors
 from runner.strategies.known import CP_MODELS
 from runner.strategies.lengths import lengths
 from runner.strategies.remedies import evener, without_plan
+from runner.units import counted
 
 __all__ = ["Package", "check_heads", "check_lengths", "check_package", "native"]
 
@@ -59,8 +60,8 @@ def check_heads(kind: str, degree: int, heads: int | None, name: str) -> None:
     if heads is not None and heads % degree:
         valid = ", ".join(map(str, divisors(heads)))
         raise StrategyError(
-            f"strategy: {kind}: ulysses_degree {degree} does not divide the {heads} attention "
-            f"heads of {name}; use one of {valid}"
+            f"strategy: {kind}: ulysses_degree {degree} does not divide the "
+            f"{counted(heads, 'attention head')} of {name}; use one of {valid}"
         )
 
 
@@ -82,7 +83,7 @@ def check_lengths(kind: str, ranks: int, asked: Asked, facts: ModelFacts) -> Non
                 if not any(found.tokens % ranks for found in lengths(job, facts))
             ][:1]
             raise StrategyError(
-                f"prompts[{place}]: {what} has {count} tokens, no multiple of the {ranks} ranks "
-                f"that share them, which {kind} needs; use "
+                f"prompts[{place}]: {what} has {counted(count, 'token')}, no multiple of the "
+                f"{ranks} ranks that share them, which {kind} needs; use "
                 f"{', or '.join(ways) or without_plan(asked)}"
             )

@@ -11,12 +11,10 @@ the one pipeline that it is applied to:
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from runner.errors import StrategyError
-from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
+from runner.strategies.base import Asked, Resolution, SequenceParallel, Source
 from runner.strategies.cpu_support import attention_with_lse
 from runner.strategies.data_parallel import load_whole
 from runner.strategies.engines import Package, check_heads, check_lengths, check_package, native
@@ -44,20 +42,10 @@ REFUSED = {
 }
 
 
-class ParaAttention(StrategyBase):
+class ParaAttention(SequenceParallel):
     refused: ClassVar[Mapping[str, str]] = REFUSED
 
     kind: Literal["para_attn"] = "para_attn"
-    ulysses_degree: Annotated[int, Field(ge=1)] = 1
-    ring_degree: Annotated[int, Field(ge=1)] = 1
-
-    @property
-    def ranks(self) -> int:
-        return self.ulysses_degree * self.ring_degree
-
-    def layout(self, world: World) -> Layout:
-        factors = f"ulysses {self.ulysses_degree} × ring {self.ring_degree} = {self.ranks}"
-        return grouped(world, self.ranks, factors)
 
     def resolve(self, asked: Asked, world: World) -> Resolution:
         if self.ranks == 1:
@@ -86,12 +74,6 @@ class ParaAttention(StrategyBase):
         self.layout(world)
         lines = check_package("para_attn", PARA_ATTN, asked)
         return Resolution(self, lines + remarks(name, f"para_attn {self.variant}", "native"))
-
-    @property
-    def variant(self) -> str:
-        if self.ring_degree > 1:
-            return "unified" if self.ulysses_degree > 1 else "ring"
-        return "ulysses"
 
     def load(self, source: Source, device: "torch.device", world: World) -> Any:
         pipe = load_whole(source, device)

@@ -20,6 +20,7 @@ from runner.strategies.facts import ModelFacts
 from runner.strategies.known import TP_MODELS, remarks
 from runner.strategies.remedies import without_plan
 from runner.strategies.sizes import tensor_parallel_degrees
+from runner.units import counted
 from runner.world import World
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ class TensorParallel(StrategyBase):
         if self.degree not in valid:
             heads = facts.heads
             by_heads = heads is not None and heads % self.degree
-            what = f"the {heads} attention heads" if by_heads else "every weight block"
+            what = (
+                f"the {counted(heads or 0, 'attention head')}" if by_heads else "every weight block"
+            )
             raise StrategyError(
                 f"strategy: degree {self.degree} does not divide {what} of {name}; "
                 f"{one_of(valid, world)}"

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from runner.errors import StrategyError
-from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase, grouped
+from runner.strategies.base import Asked, Degree, Layout, Resolution, Source, StrategyBase, grouped
 from runner.strategies.data_parallel import load_whole
 from runner.strategies.engines import check_heads, check_lengths, check_package, native
 from runner.strategies.facts import ModelFacts
 from runner.strategies.known import remarks
 from runner.strategies.xdit_models import FAILS, MODELS, SCHEDULERS, XFUSER, Supported
+from runner.units import counted
 from runner.world import World
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["XDit"]
 
-Degree = Annotated[int, Field(ge=1)]
 Backend = Literal[
     "sdpa", "sdpa_efficient", "sdpa_flash", "cudnn", "flash", "flash_3", "flash_4", "sage"
 ]
@@ -270,9 +270,10 @@ class XDit(StrategyBase):
         last = rows - patch * (math.ceil(rows / patch) - 1)
         if rows % self.sequence_ranks or last % unit:
             raise StrategyError(
-                f"{place}: height {height} is {rows} rows of latents for {self.sequence_ranks} "
-                f"ranks and {self.pipefusion_degree} PipeFusion stages, which xfuser cannot split; "
-                f"use a height that is a multiple of {side * unit * self.pipefusion_degree}"
+                f"{place}: height {height} is {counted(rows, 'row')} of latents for "
+                f"{counted(self.sequence_ranks, 'rank')} and "
+                f"{counted(self.pipefusion_degree, 'PipeFusion stage')}, which xfuser cannot "
+                f"split; use a height that is a multiple of {side * unit * self.pipefusion_degree}"
             )
 
     @property
