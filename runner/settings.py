@@ -117,8 +117,8 @@ def explain(
     if kind in NUMBERS and isinstance(value, str) and re.fullmatch(r"-?[0-9.]+", value):
         return f'{name}: "{value}" {words}; leave the quotes out'
     plain = _plain(value) if kind in NUMBERS else ""
-    plain = "" if "." in plain and kind != "float_type" else plain
-    return f"{name}:{given} {words}" + (f"; write {plain}" if plain else "")
+    is_right = plain and ("." not in plain or kind == "float_type")
+    return f"{name}:{given} {words}" + (f"; write {plain}" if is_right else "")
 
 
 def _plain(value: Any) -> str:
