@@ -27,7 +27,7 @@ from runner.replica import Replica
 from runner.rescue import Ladder, free_memory, is_known_to_overflow, vae_in_float32
 from runner.stop import Stop
 from runner.strategies import StrategyBase
-from runner.truncation import Truncation
+from runner.truncation import truncation_of
 from runner.world import World
 
 __all__ = ["DroppedError", "Failure", "Image", "Pipeline", "Renderer", "load"]
@@ -112,7 +112,7 @@ class Pipeline:
         accepted = inspect.signature(pipe.__call__).parameters
         self.texts = text_memory(pipe)
         self.comes_again = comes_again
-        self.truncation = Truncation(pipe)
+        self.truncation = truncation_of(pipe)
         self._has_callback = "callback_on_step_end" in accepted
 
     def tries(self, tasks: Sequence[Task]) -> bool:

@@ -6,11 +6,11 @@ twice while the store lives.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from runner.store import Store, StoreLostError
 
-__all__ = ["open_shards", "shard", "take"]
+__all__ = ["open_shards", "shard", "take", "windows"]
 
 
 def shard(pending: Sequence[int], replica: int, replicas: int) -> Sequence[int]:
@@ -41,6 +41,22 @@ def take(store: Store, pending: Sequence[int], replica: int, replicas: int) -> I
             yield from _help(store, pending, replica, replicas)
             return
         yield own[place]
+
+
+def windows(numbers: Iterable[int], most: int, own: Container[int]) -> Iterator[list[int]]:
+    """Up to so many batches at once. Nobody else can help with what a window holds: so none goes
+    on from a replica's own batches to those of others, who may be about to begin them."""
+    window: list[int] = []
+    for number in numbers:
+        if window and (number in own) != (window[0] in own):
+            yield window
+            window = []
+        window.append(number)
+        if len(window) == most:
+            yield window
+            window = []
+    if window:
+        yield window
 
 
 def _help(store: Store, pending: Sequence[int], replica: int, replicas: int) -> Iterator[int]:

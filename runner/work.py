@@ -7,7 +7,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ from runner.record import LOST, Done, Work
 from runner.replica import Replica
 from runner.resume import asked_images
 from runner.selfcheck import agree, reference
-from runner.shard import shard, take
+from runner.shard import shard, take, windows
 from runner.start import Job, Start
 from runner.stop import Stop
 from runner.store import Store, StoreLostError
@@ -169,10 +168,13 @@ def _lead(
         mine = take(rank.store, start.pending, layout.replica, layout.replicas)
         mine = replica.lead(_until_stop(rank, start, mine))
         left_over = _until_stop(rank, start, _leftovers(rank, start, replica))
+        most, own = manifest.strategy.window, frozenset[int]()
+        if most > 1:
+            own = frozenset(shard(start.pending, layout.replica, layout.replicas))
         clock = _Clock(start.begun)
         try:
             for numbers in (mine, left_over):
-                while window := list(islice(numbers, manifest.strategy.window)):
+                for window in windows(numbers, most, own):
                     parts = [part for number in window for part in _parts(start, number)]
                     with clock.busy(sum(len(tasks) for tasks, _ in parts)):
                         pipeline.prepare([tasks for tasks, _ in parts])

@@ -16,7 +16,7 @@ MODULES = sorted(path for path in HOME.rglob("*.py") if "demo" not in path.parts
 # Each row may import the rows above it, and its own.
 ROWS = (
     ("errors", "settings", "units", "yaml_tree", "demo"),
-    ("world", "encoders"),
+    ("world", "encoders", "truncation"),
     ("strategies",),
     ("prompts",),
     ("manifest",),
@@ -33,7 +33,6 @@ ROWS = (
     ("journal",),
     ("folder",),
     ("lock",),
-    ("truncation",),
     ("rescue",),
     ("pipeline",),
     ("resume", "report", "disk", "writer", "progress", "fake", "probe"),

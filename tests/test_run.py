@@ -17,7 +17,6 @@ import datasets
 import numpy as np
 import pytest
 import torch
-import yaml
 from conftest import FAST, lines, pixels, stamps, summary
 from jobs import wait_for
 from PIL import Image, ImageOps, PngImagePlugin
@@ -571,20 +570,29 @@ def test_the_collector_is_off_while_models_load_and_on_after(
         gc.unfreeze()
 
 
+PHASES = {"kind": "device_map", "phases": True}
+
+
 # Case 39: told once, with the images; the record says which words were dropped.
-def test_texts_that_a_tokenizer_cuts(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("strategy", ["data_parallel", PHASES])
+def test_texts_that_a_tokenizer_cuts(
+    bench: Bench, capfd: pytest.CaptureFixture[str], strategy: Any
+) -> None:
+    bench.values["strategy"] = strategy
     bench.values["batch_size"] = 2
     short, long = "a red fox in the snow", "a cat on a hill " * 4 + "under the moon " * 2
-    bench.values["prompts"] = [short, long]
+    unknown = "a cat on a hill " * 4 + "qwx"
+    bench.values["prompts"] = [short, long, unknown]
     bench.values["parameters"] = {**FAST, "max_sequence_length": 18}
     assert bench.run() is ExitCode.COMPLETE
     told = [line for line in capfd.readouterr().err.splitlines() if "cut" in line]
     assert len(told) == 1
-    assert "in 1 of the images (1);" in told[0]
-    fox, cat = lines(bench.output / "metadata.jsonl")
+    assert "in 2 of the images (1, 2);" in told[0]
+    fox, cat, qwx = lines(bench.output / "metadata.jsonl")
     assert "truncated" not in fox
     # CLIP's 77 tokens hold all of it; T5 gets 17 words and the end.
     assert cat["truncated"] == {"tokenizer_2": "on a hill under the moon under the moon"}
+    assert qwx["truncated"] == {"tokenizer_2": "on a hill <unk>"}
 
 
 def test_shards_that_end_together_leave_the_report_of_both(
@@ -756,9 +764,9 @@ def test_float16_needs_a_gpu(bench: Bench) -> None:
         bench.run()
 
 
-@pytest.mark.parametrize("strategy", ["data_parallel", "{kind: device_map, phases: true}"])
+@pytest.mark.parametrize("strategy", ["data_parallel", PHASES])
 def test_a_text_that_comes_again_is_encoded_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, strategy: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, strategy: Any
 ) -> None:
     real, rows = CLIPTextModel.forward, []
 
@@ -769,10 +777,43 @@ def test_a_text_that_comes_again_is_encoded_once(
 
     monkeypatch.setattr(CLIPTextModel, "forward", forward)
     monkeypatch.setattr(encoders, "RECENT", 2)  # outputs: of the last text
-    bench.values["strategy"] = yaml.safe_load(strategy)
+    bench.values["strategy"] = strategy
     bench.values["prompts"] = ["a cat", "a dog", "a fox", "a cat"]
     assert bench.run() == 0
     assert sum(rows) == 3
+
+
+def test_phases_tell_calls_apart_by_all_that_they_are_given(bench: Bench) -> None:
+    bench.values["seed"] = {"fixed": 5}
+    scales: list[dict[str, Any]] = [{"guidance_scale": 1.5}, {"num_inference_steps": 3}, {}]
+    bench.values["prompts"] = [{"prompt": "a cat", "parameters": one} for one in scales]
+    bench.run()
+    plain = [pixels(bench.output / f"{index:06d}.png") for index in range(3)]
+    bench.output, bench.values["strategy"] = bench.output / "phases", PHASES
+    assert bench.run() == 0
+    for index, image in enumerate(plain):
+        assert np.array_equal(pixels(bench.output / f"{index:06d}.png"), image)
+
+
+def test_phases_read_weights_once_a_window(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: Callable[[dict[str, Any]], None],
+) -> None:
+    """Also where a call comes twice; where a batch fails, once more for each of its images."""
+    loads, real = [], pipeline.ModelSource.component
+
+    def component(self: Any, name: str, **arguments: Any) -> Any:
+        loads.append(name)
+        return real(self, name, **arguments)
+
+    monkeypatch.setattr(pipeline.ModelSource, "component", component)
+    bench.values.update(strategy=PHASES, seed={"fixed": 5}, batch_size=2)
+    failing({"no": ValueError("no")})
+    bench.values["prompts"] = ["no", *["a cat"] * 5, "a dog", "a fox"]
+    assert bench.run() is ExitCode.FAILED
+    assert len(loads) == 4 + 2 * 4
+    assert [line["index"] for line in lines(bench.output / "failures.jsonl")] == [0]
 
 
 # Case 41: the dtype asked for is the dtype of every component.
@@ -1037,7 +1078,7 @@ def test_a_broken_recorded_manifest_is_told(bench: Bench) -> None:
         (bench.output / "manifest.yaml").write_text(HEADER + text)
         with pytest.raises(ManifestError, match=r"manifest.yaml: not as the runner wrote it"):
             bench.run()
-    assert os.listdir(bench.output / ".runner" / "locks") == ["guard"]
+    assert set(os.listdir(bench.output / ".runner" / "locks")) == {"guard", "report"}
 
 
 def test_files_that_may_not_be_read(bench: Bench) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.shard import open_shards, shard, take
+from runner.shard import open_shards, shard, take, windows
 from runner.store import LocalStore, StoreLostError
 
 
@@ -88,3 +88,12 @@ def test_without_the_store_a_replica_does_its_own_share_and_ends() -> None:
         assert taken[:5] == [1, 3, 5, 7, 9]
         # Its own five and their end take six operations; what is left may help.
         assert taken[5:] == [0, 2][: max(0, left - 6)]
+
+
+def test_windows_end_with_the_own_share() -> None:
+    assert list(windows([0, 2, 4, 1, 3], 2, {0, 2, 4})) == [[0, 2], [4], [1, 3]]
+    assert list(windows([5, 6], 3, ())) == [[5, 6]]
+    asked: list[int] = []
+    numbers = (asked.append(number) or number for number in range(3))
+    assert next(windows(numbers, 1, ())) == [0]
+    assert asked == [0]  # the next is not taken before it is asked for

@@ -7,6 +7,7 @@ Weights are read once a phase for a whole window of calls.
 """
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from runner.encoders import TextMemory
 from runner.strategies.base import Source
 from runner.strategies.facts import ModelFacts
 from runner.strategies.sizes import empty
+from runner.truncation import Truncation
 
 __all__ = ["PhasedPipeline"]
 
@@ -59,8 +61,10 @@ class PhasedPipeline:
         }
         for name in shapes:
             self._free(name)
-        self._made: dict[Any, Any] = {}
+        self._made: dict[Any, list[Any]] = {}  # for each time that a call was announced
         self.texts = TextMemory()
+        self.truncation = Truncation(self.pipe)
+        self._cut: dict[str, Any] = {}  # what was cut of the texts of each call
 
     @property
     def components(self) -> dict[str, Any]:
@@ -72,19 +76,26 @@ class PhasedPipeline:
 
     def __call__(self, *, callback_on_step_end: Any = None, **arguments: Any) -> SimpleNamespace:
         call = {**arguments, "callback_on_step_end": callback_on_step_end}
-        if _key(call) not in self._made:
-            self.prepare([call])
-        made = self._made.pop(_key(call))
+        if not self._made.get(_key(call)):
+            self._make([call])
+        made = self._made[_key(call)].pop()
+        self.truncation.cut = self._cut.get(_key(call), {})
         if isinstance(made, Exception):
             raise made
         return SimpleNamespace(images=made)
 
     def prepare(self, calls: Sequence[Call]) -> None:
-        self._made = {}
-        prompts = self._phase(self.encoders, calls, self._encode)
-        latents = self._phase([self.denoiser], calls, lambda call: self._denoise(call, prompts))
-        images = self._phase(["vae"], calls, lambda call: self._decode(latents[_key(call)]))
-        self._made = images
+        self._made, self._cut = {}, {}
+        self._make(calls)
+
+    def _make(self, calls: Sequence[Call]) -> None:
+        times = Counter(map(_key, calls))
+        distinct = list({_key(call): call for call in calls}.values())
+        prompts = self._phase(self.encoders, distinct, self._encode)
+        latents = self._phase([self.denoiser], distinct, lambda call: self._denoise(call, prompts))
+        images = self._phase(["vae"], distinct, lambda call: self._decode(latents[_key(call)]))
+        for key, image in images.items():
+            self._made.setdefault(key, []).extend([image] * times[key])
 
     def _phase(
         self, names: Sequence[str], calls: Sequence[Call], act: Callable[[Call], Any]
@@ -121,7 +132,9 @@ class PhasedPipeline:
             kept.append(_moved(found, "cpu"))
             return found
 
+        self.truncation.clear()
         self._call(call, encode_prompt=encode, prepare_latents=_leave)
+        self._cut[_key(call)] = self.truncation.cut
         return kept
 
     def _denoise(self, call: Call, prompts: Mapping[Any, Any]) -> Any:
@@ -161,11 +174,13 @@ def _leave(value: Any = None, *_: Any, **__: Any) -> Any:
     raise _Left(value)
 
 
-def _key(call: Call) -> Any:
-    """What tells calls apart: their prompts and seeds."""
+def _key(call: Call) -> str:
+    """What tells calls apart: all arguments but the callback, and of generators the seeds."""
     generators = call["generator"]
     several = generators if isinstance(generators, list) else [generators]
-    return str(call["prompt"]), tuple(generator.initial_seed() for generator in several)
+    seeds = [generator.initial_seed() for generator in several]
+    values = {**call, "generator": seeds, "callback_on_step_end": None}
+    return repr(sorted(values.items()))
 
 
 def _copied(generators: Any) -> Any:
