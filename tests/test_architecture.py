@@ -21,7 +21,7 @@ ROWS = (
     ("prompts",),
     ("manifest",),
     ("model", "plan"),
-    ("preflight",),
+    ("preflight", "compiled"),
     ("sizing",),
     ("compare",),
     ("store",),

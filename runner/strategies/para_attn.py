@@ -55,6 +55,10 @@ class ParaAttention(StrategyBase):
     def ranks(self) -> int:
         return self.ulysses_degree * self.ring_degree
 
+    @property
+    def not_compiled(self) -> str:
+        return "blocks that ParaAttention has changed are not proved right when compiled"
+
     def layout(self, world: World) -> Layout:
         factors = f"ulysses {self.ulysses_degree} × ring {self.ring_degree} = {self.ranks}"
         return grouped(world, self.ranks, factors)

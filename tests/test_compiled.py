@@ -1,0 +1,170 @@
+"""`compile: true`: the same images, code that is kept, and what it cannot be used with."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from conftest import lines, stamps
+from launches import Ended, Launcher
+
+from runner import compiled, world
+from runner.cli import main
+from runner.errors import LaunchError
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
+
+SHARED = {
+    "context_parallel": {"ulysses_degree": 2},
+    "tensor_parallel": {"degree": 2},
+}
+# A batch of two, and one image of another size: two shapes, of which two ranks make one each.
+PROMPTS = [
+    {"prompt": "a red fox", "parameters": {"num_images_per_prompt": 2}},
+    {"prompt": "the moon", "parameters": {"height": 32}},
+]
+SHAPES = 2
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of jobs, which keep their compiled code in one place; and a model of few kernels."""
+    folder = tmp_path_factory.mktemp("compiled-jobs")
+    tiny.flux(folder / "model", layers=1, double_layers=0)
+    return folder
+
+
+class Made:
+    """What a job left: its words, float images and records."""
+
+    def __init__(self, folder: Path, ended: Ended) -> None:
+        self.out = folder / "out"
+        self.words = ended.words
+        self.floats = [np.load(path) for path in sorted(folder.glob("float-*.npy"))]
+        self.records = lines(self.out / "metadata.jsonl")
+
+    def counts(self, word: str) -> int:
+        """The last that a rank said of it."""
+        said = [line for line in self.words.splitlines() if line.startswith("blocks ")]
+        return int(said[-1].split(f"{word} ")[1].split(",")[0])
+
+    def difference(self, other: "Made") -> float:
+        pairs = zip(self.floats, other.floats, strict=True)
+        return max(float(np.abs(one - two).max()) for one, two in pairs)
+
+
+def write(home: Path, name: str, **values: object) -> Path:
+    (home / name).mkdir(exist_ok=True)
+    path = home / name / "job.yaml"
+    common = {"height": 64, "width": 64, "num_inference_steps": 2, "max_sequence_length": 16}
+    job = {"model": str(home / "model"), "compile": True, "seed": 3, "batch_size": 2}
+    job |= {"parameters": common, "prompts": PROMPTS, "output": str(home / name / "out")}
+    path.write_text(json.dumps({**job, **values}))
+    return path
+
+
+def make(
+    ranks: Launcher, home: Path, name: str, *patches: str, size: int = 1, **values: object
+) -> Made:
+    path = write(home, name, **values)
+    names = ["keep_compiled_code", "keep_floats", *patches]
+    patched = [f"patches:{patch}" for patch in names]
+    ended = ranks(size, path, patches=patched, folder=path.parent, timeout_s=400)
+    assert ended.codes == [0] * size, ended.words
+    return Made(path.parent, ended)
+
+
+@pytest.fixture(scope="module")
+def plain(ranks: Launcher, home: Path) -> Made:
+    return make(ranks, home, "plain", compile=False)
+
+
+@pytest.fixture(scope="module")
+def cold(ranks: Launcher, home: Path) -> Made:
+    """By two ranks, which compile at the same time into an empty folder."""
+    return make(ranks, home, "cold", size=2)
+
+
+@needs_compiler
+def test_code_is_kept_and_bits_are_those_of_any_number_of_processes(
+    ranks: Launcher, home: Path, cold: Made
+) -> None:
+    assert cold.counts("compiled") > 0
+    warm = make(ranks, home, "warm")
+    assert warm.counts("kept") == warm.counts("blocks") == SHAPES
+    assert warm.counts("compiled") == warm.counts("traced") == 0
+    assert warm.difference(cold) == 0
+
+
+@needs_compiler
+def test_images_equal_those_made_without(cold: Made, plain: Made) -> None:
+    assert cold.difference(plain) <= 1e-5
+    assert {record["compiled"] for record in cold.records} == {True}
+    assert not any("compiled" in record for record in plain.records)
+    assert [one["fingerprint"] for one in cold.records] == [
+        other["fingerprint"] for other in plain.records
+    ]
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", SHARED)
+def test_ranks_that_share_an_image(ranks: Launcher, home: Path, plain: Made, kind: str) -> None:
+    strategy = {"kind": kind, **SHARED[kind]}
+    # The first prompt alone, one by one: a single shape.
+    of = {"strategy": strategy, "batch_size": 1, "prompts": PROMPTS[:1]}
+    made = make(ranks, home, kind, size=2, **of)
+    assert made.counts("blocks") > 0
+    for one, other in zip(made.floats, plain.floats[:2], strict=True):
+        assert np.abs(one - other).max() <= 1e-5
+
+
+@needs_compiler
+def test_a_folder_begun_with_it_is_finished_without(
+    ranks: Launcher, home: Path, cold: Made
+) -> None:
+    job = write(home, "half")
+    patches = ["patches:keep_compiled_code"]
+    assert ranks(1, job, "--limit", 1, patches=patches, folder=job.parent).codes == [0]
+    out = home / "half" / "out"
+    before = stamps(out)
+    write(home, "half", compile=False)
+    assert ranks(1, job, "--limit", 2, patches=patches, folder=job.parent).codes == [0]
+    write(home, "half")
+    assert ranks(1, job, patches=patches, folder=job.parent).codes == [0]
+    assert stamps(out).items() >= before.items()
+    found = [record.get("compiled", False) for record in lines(out / "metadata.jsonl")]
+    assert found == [True, False, True]
+
+
+@needs_compiler
+def test_blocks_that_do_not_compile_are_made_without(
+    ranks: Launcher, home: Path, plain: Made
+) -> None:
+    path = write(home, "broken")
+    ended = ranks(
+        1,
+        path,
+        patches=["patches:keep_floats", "patches:break_compiler"],
+        folder=path.parent,
+        timeout_s=400,
+    )
+    assert ended.codes == [0], ended.words
+    assert ended.words.count("going on without") == 1
+    made = Made(path.parent, ended)
+    assert made.difference(plain) == 0
+    assert not any("compiled" in record for record in made.records)
+    assert {tuple(record["degraded"]) for record in made.records} == {("not compiled",)}
+
+
+def test_no_compiler(ranks: Launcher, home: Path) -> None:
+    path = write(home, "lost")
+    patches = ["patches:keep_compiled_code", "patches:lose_compilers"]
+    ended = ranks(1, path, patches=patches, folder=path.parent)
+    assert ended.codes == [2]
+    assert "no C++ compiler here; install g++" in ended.words
+    assert "Traceback" not in ended.words
