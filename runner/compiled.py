@@ -10,7 +10,6 @@ Compiled code never counts in a fingerprint: as with a strategy, the image is th
 
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import LaunchError, ModelError, StrategyError

@@ -110,7 +110,7 @@ class Pipeline:
         self._without_memory = 0  # images in a row
         self._unsafe: list[bool] = []  # which images of the last call a safety checker found
         self.has_images = replica is None or replica.layout.is_leader
-        self.about = {"strategy": kind, "device": device.type, "dtype": dtype}
+        self.about: dict[str, Any] = {"strategy": kind, "device": device.type, "dtype": dtype}
         if is_compiled:
             self.about["compiled"] = True
         accepted = inspect.signature(pipe.__call__).parameters

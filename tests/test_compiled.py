@@ -3,8 +3,8 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +13,11 @@ import torch
 from conftest import lines, stamps
 from launches import Ended, Launcher
 
-from runner import compiled, world
+from runner import compiled
 from runner.cli import main
-from runner.errors import LaunchError
+from runner.errors import LaunchError, ModelError, StrategyError
+from runner.strategies import ParaAttention, StrategyBase, XDit
+from runner.world import compile_cache
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
 
@@ -168,3 +170,60 @@ def test_no_compiler(ranks: Launcher, home: Path) -> None:
     assert ended.codes == [2]
     assert "no C++ compiler here; install g++" in ended.words
     assert "Traceback" not in ended.words
+
+
+def test_a_folder_for_code_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "code"))
+    with pytest.raises(LaunchError, match="Not a directory; set TORCHINDUCTOR_CACHE_DIR"):
+        compiled.check_machine(torch.device("cpu"))
+
+
+def test_code_is_kept_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    monkeypatch.setenv(name, str(tmp_path / "named"))
+    assert compile_cache() == tmp_path / "named"
+    for variable, below in (("XDG_CACHE_HOME", ""), ("HOME", ".cache")):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setenv(variable, str(tmp_path))
+        folder = compile_cache()
+        assert folder.parent == tmp_path / below / "runner" / "compiled"
+        assert folder == compile_cache()
+        assert os.environ[name] == str(folder)
+
+
+REFUSED = [
+    ({"strategy": {"kind": "device_map", "phases": True}}, "phases load the denoiser anew"),
+    ({"on_out_of_memory": "offload"}, "use tile"),
+    ({"model": "sd3"}, "SD3Transformer2DModel names no repeated blocks"),
+]
+
+
+@pytest.mark.parametrize(("values", "words"), REFUSED, ids=lambda value: str(value)[:20])
+def test_what_it_cannot_be_used_with(
+    home: Path, capsys: pytest.CaptureFixture[str], values: dict[str, object], words: str
+) -> None:
+    if values.get("model") == "sd3":
+        sd3 = tiny.stable_diffusion_3(home / "sd3")
+        values = {"model": str(sd3), "parameters": {"height": 64, "width": 64}}
+    path = write(home, "refused", **values)
+    assert main(["plan", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert "compile: false" in told
+
+
+@pytest.mark.parametrize("strategy", [XDit(ulysses_degree=2), ParaAttention(ulysses_degree=2)])
+def test_engines_are_not_compiled(home: Path, strategy: StrategyBase) -> None:
+    job = SimpleNamespace(folder=home / "model")
+    with pytest.raises(StrategyError, match="when compiled; use another strategy"):
+        compiled.check(job, strategy, "fail")
+
+
+def test_a_denoiser_that_turns_out_to_have_no_blocks() -> None:
+    pipe = SimpleNamespace(transformer=torch.nn.Linear(2, 2))
+    with pytest.raises(ModelError, match="Linear names no repeated blocks"):
+        compiled.compile_blocks(pipe, "float32")

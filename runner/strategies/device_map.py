@@ -70,9 +70,7 @@ class DeviceMap(StrategyBase):
 
     @property
     def not_compiled(self) -> str:
-        return (
-            f"phases load the denoiser anew every {PHASED_BATCHES} batches" if self.phases else ""
-        )
+        return "phases load the denoiser anew for every few batches" if self.phases else ""
 
     def layout(self, world: World) -> Layout:
         of = grouped(world, self.processes, f"processes {self.processes}")
