@@ -225,6 +225,12 @@ def keep_compiled_code() -> None:
     Pipeline.images = say
 
 
+def few_shapes() -> None:
+    from runner import compiled
+
+    compiled.MOST_SHAPES = 1
+
+
 def lose_compilers() -> None:
     os.environ["PATH"] = "/nowhere"
 

@@ -144,6 +144,15 @@ def test_a_folder_begun_with_it_is_finished_without(
 
 
 @needs_compiler
+def test_past_the_most_shapes_nothing_is_silent(ranks: Launcher, home: Path, cold: Made) -> None:
+    made = make(ranks, home, "few", "few_shapes")
+    assert "going on without" in made.words
+    assert [record.get("compiled", False) for record in made.records] == [True, True, False]
+    assert [record["degraded"] for record in made.records] == [[], [], ["not compiled"]]
+    assert made.difference(cold) <= 1e-5
+
+
+@needs_compiler
 def test_blocks_that_do_not_compile_are_made_without(
     ranks: Launcher, home: Path, plain: Made
 ) -> None:
