@@ -1,9 +1,10 @@
 """What makes images fastest on this machine's GPUs: `python benchmarks/gpu_bench.py`.
 
 A FLUX pipeline with random weights, made on the spot, in bfloat16: the runner, the scripts and the
-bare loop of `throughput.py`, and the bare loop with each attention backend that is installed, with
-compiled blocks (a second time from its cache) and with the first-block cache. Ends within 8
-minutes; what finds no time left is named as not run. `--dry` makes a few tiny images on the CPU.
+bare loop of `throughput.py`, the bare loop with each attention backend that is installed, with
+compiled blocks (a second time from its cache, and so the runner with `compile: true`) and with the
+first-block cache. Ends within 8 minutes; what finds no time left is named as not run. `--dry` makes
+a few tiny images on the CPU.
 """
 
 import argparse
@@ -99,9 +100,10 @@ def programs(home: Path, model: Path, dtype: str, *, dry: bool) -> dict[str, Pro
         given = [str(model), str(home / "job.json"), str(home / kind), "--dtype", dtype]
         return [BASELINES, kind, *given, *more]
 
-    def runner(size: str) -> Program:
-        given = [str(home / "job.yaml"), "--set", f"batch_size={size}"]
-        return ["runner", *given, "--output", str(home / f"runner-{size}")]
+    def runner(size: str, name: str = "plain", **values: str) -> Program:
+        sets = {"batch_size": size, **values}
+        given = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+        return ["runner", str(home / "job.yaml"), *given, "--output", str(home / f"{name}-{size}")]
 
     bare = script("bare", "--batch", "4")
     cached = ["--first-block-cache", "0.1"]
@@ -118,6 +120,7 @@ def programs(home: Path, model: Path, dtype: str, *, dry: bool) -> dict[str, Pro
         return found
     found["bare, compiled"] = [*bare, "--compile"]
     found["bare, compiled, from its cache"] = [*bare, "--compile"]
+    found["runner, compiled, from that cache"] = runner("4", "compiled", compile="true")
     found["bare, compiled, first-block cache"] = [*bare, "--compile", *cached]
     packages = [name for name, package in PACKAGES.items() if importlib.util.find_spec(package)]
     for backend in (*OURS, *packages):

@@ -31,7 +31,7 @@ from runner.lock import Shard, live_shards
 from runner.manifest import Loaded, load
 from runner.stop import Stop
 from runner.units import counted, whole_number
-from runner.world import World, tell_launcher, world_from
+from runner.world import World, compile_cache, tell_launcher, world_from
 
 __all__ = ["main"]
 
@@ -224,6 +224,8 @@ def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> ExitCode
 
     loaded = load(options.manifest, options.set)
     stop.grace_s = loaded.manifest.stop_grace_s
+    if loaded.manifest.compile:
+        compile_cache()  # before torch is imported, which would choose a folder below /tmp
     output = _output(options, loaded)
     _quiet(world)
     parts = (options.limit, options.regenerate, options.self_check, options.shard)

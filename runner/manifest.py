@@ -129,6 +129,7 @@ class Manifest(Settings):
         Discriminator(_batch_form),
     ] = 1
     batch_sizes: BatchSizes = Field(default_factory=dict)  # as run: what `auto` found, by size
+    compile: bool = False
     max_failures: Annotated[int, Field(ge=1)] | None = None
     stop_grace_s: Annotated[float, Field(gt=0)] = 20.0
     on_out_of_memory: Literal["fail", "tile", "offload"] = "fail"

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from runner.compiled import compile_blocks, is_compile_error, uncompile_blocks
 from runner.encoders import text_memory
 from runner.errors import GaveUpError, ModelError
 from runner.manifest import Manifest
@@ -98,6 +99,8 @@ class Pipeline:
         rescue: Rescue | None = None,
         replica: Replica | None = None,
         comes_again: Callable[[Task], bool] = lambda task: False,
+        *,
+        is_compiled: bool = False,
     ) -> None:
         self.pipe = pipe
         self.stop = stop
@@ -108,7 +111,9 @@ class Pipeline:
         self._is_trial = False
         self._unsafe: list[bool] = []  # which images of the last call a safety checker found
         self.has_images = replica is None or replica.layout.is_leader
-        self.about = {"strategy": kind, "device": device.type, "dtype": dtype}
+        self.about: dict[str, Any] = {"strategy": kind, "device": device.type, "dtype": dtype}
+        if is_compiled:
+            self.about["compiled"] = True
         accepted = inspect.signature(pipe.__call__).parameters
         self.texts = text_memory(pipe)
         self.comes_again = comes_again
@@ -184,6 +189,22 @@ class Pipeline:
     def _attempt(
         self, tasks: Sequence[Task], degraded: Sequence[str]
     ) -> Generator[Image | Failure, None, Failure | None]:
+        """Yield the batch's images; return a Failure where the call itself failed. Where blocks do
+        not compile, no other image would fare better: all are made without, from now on."""
+        failure = yield from self._call(tasks, degraded)
+        if failure is None or failure.kind != "compile":
+            return failure
+        if self.stop.requested and self.replica is None:
+            raise DroppedError  # the compiler, too, was asked to stop
+        log.warning("blocks do not compile (%s); going on without", failure.error)
+        uncompile_blocks(self.pipe)
+        del self.about["compiled"]
+        self.ladder.taken.append("not compiled")
+        return (yield from self._call(tasks, degraded))
+
+    def _call(
+        self, tasks: Sequence[Task], degraded: Sequence[str]
+    ) -> Generator[Image | Failure, None, Failure | None]:
         """Yield the batch's images; return a Failure where the call itself failed.
 
         The exception is gone when this returns: its frames would keep the batch's tensors alive.
@@ -198,10 +219,8 @@ class Pipeline:
         except DroppedError:
             raise
         except Exception as error:
-            is_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-            kind = "out-of-memory" if is_memory else "error"
             words = f"{type(error).__name__}: {error}"
-            failure = Failure(tasks[0], kind, words, traceback.format_exc())
+            failure = Failure(tasks[0], kind_of(error), words, traceback.format_exc())
             if is_fatal(error):
                 raise
         if self.replica is not None:
@@ -304,6 +323,13 @@ def to_pixels(images: torch.Tensor) -> tuple[NDArray[np.uint8], list[bool]]:
     return pixels, finite.tolist()
 
 
+def kind_of(error: Exception) -> str:
+    """Of a failure; "compile" is for the pipeline alone, which tries again."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return "out-of-memory"
+    return "compile" if is_compile_error(error) else "error"
+
+
 def is_fatal(error: Exception) -> bool:
     """Whether the process can make no more images: a device error poisons every later call."""
     return isinstance(error, torch.AcceleratorError)
@@ -392,14 +418,16 @@ def load(
     except (OSError, ValueError, ImportError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"{manifest.model.id}: cannot be loaded: {lines[0]}") from error
+    if manifest.compile:
+        compile_blocks(pipe, manifest.dtype)
     pipe.set_progress_bar_config(disable=True)
     for name, component in pipe.components.items():
         if isinstance(component, torch.nn.Module):
             log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))
     _begin_collecting()
     rescue = Rescue(manifest.on_out_of_memory, manifest.on_flagged)
-    about = (device, manifest.dtype, strategy.kind)
-    return Pipeline(pipe, *about, stop, rescue, replica, comes_again)
+    about = (device, manifest.dtype, strategy.kind, stop, rescue, replica, comes_again)
+    return Pipeline(pipe, *about, is_compiled=manifest.compile)
 
 
 def _begin_collecting() -> None:

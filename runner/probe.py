@@ -32,10 +32,17 @@ REPEATS = 3
 
 
 def probe(
-    renderer: Renderer, tasks: Iterable[Task], replicas: int, stop: Stop, note: Path
+    renderer: Renderer,
+    tasks: Iterable[Task],
+    replicas: int,
+    stop: Stop,
+    note: Path,
+    *,
+    warms_up: bool = False,
 ) -> dict[str, int]:
     """Size → images of one call, for the sizes that were tried; see `plan.batch_limit`. `note` is
-    the file of what is being tried.
+    the file of what is being tried. With `warms_up` the first batch of a size is not timed: it
+    compiles.
 
     Raises InterruptedRunError where the job is asked to stop meanwhile.
     """
@@ -48,7 +55,8 @@ def probe(
             most = min(LARGEST, share, max(counts[name] for name in alike))
             if deadly_name in alike:
                 most = min(most, deadly - 1)
-            found[alike[0]] = _best(renderer, _short(first[alike[0]]), most, stop, note)
+            task = _short(first[alike[0]])
+            found[alike[0]] = _best(renderer, task, most, stop, note, warms_up=warms_up)
     except DroppedError:
         raise _stopped() from None
     finally:
@@ -103,12 +111,16 @@ def _short(task: Task) -> Task:
     return dataclasses.replace(task, parameters=parameters)
 
 
-def _best(renderer: Renderer, task: Task, most: int, stop: Stop, note: Path) -> int:
+def _best(
+    renderer: Renderer, task: Task, most: int, stop: Stop, note: Path, *, warms_up: bool
+) -> int:
     if most < 2 or not renderer.tries([task]):  # the first call prepares what later ones reuse
         return 1
     best, best_rate, size = 1, _rate(renderer, task, 1, stop), 2
     while size <= min(most, best * 2**PATIENCE):
         note.write_text(json.dumps({"size": size_name(task.parameters), "images": size}))
+        if warms_up and not renderer.tries([task] * size):
+            break
         rate = _rate(renderer, task, size, stop)
         if not rate:
             break

@@ -28,12 +28,14 @@ MEAN_DIFFERENCE_HALF = 0.02
 def reference(
     manifest: Manifest, folder: Path, device: "torch.device", stop: Stop, world: World, task: Task
 ) -> "torch.Tensor":
-    """The image (1, C, H, W) by this rank alone; its model is gone when this returns."""
+    """The image (1, C, H, W) by this rank alone, nothing compiled; its model is gone when this
+    returns."""
     import torch
 
     from runner.pipeline import load
 
-    pipeline = load(manifest, folder, DataParallel(), device, stop, world)
+    plain = manifest.model_copy(update={"compile": False})
+    pipeline = load(plain, folder, DataParallel(), device, stop, world)
     image: torch.Tensor = pipeline.images([task]).cpu()
     del pipeline
     gc.collect()
@@ -55,7 +57,7 @@ def agree(
     if verdict:
         error = StrategyError(
             f"strategy: {pipeline.about['strategy']}: self-check: {verdict[1]}; use "
-            f"data_parallel, or another degree or attention backend"
+            f"data_parallel, another degree or attention backend, or compile: false"
         )
         error.is_told = not replica.layout.is_leader
         raise error

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner import demo, disk, model
+from runner import compiled, demo, disk, model
 from runner.crashes import quarantined
 from runner.errors import (
     FolderError,
@@ -231,7 +231,8 @@ def preflight(start: Start, world: World) -> Start:
     folder = model.configs(start.manifest.model)
     check(start.plan, folder)
     found = settle(start.plan, asked(start.plan, folder, world, device.type), world)
-    for line in [found.choice, *found.remarks]:
+    kept = compiled.check_machine(device) if start.manifest.compile else ""
+    for line in [found.choice, *found.remarks, kept]:
         if line:
             print(f"runner: {line}", file=sys.stderr)
     settled = {"strategy": found.strategy}
@@ -252,6 +253,8 @@ def settle(plan: Plan, job: Asked, world: World) -> Resolution:
             f"on_out_of_memory: offload: with {strategy.kind} the parts of the model stay where "
             f"they are; use tile"
         )
+    if plan.manifest.compile:
+        compiled.check(job, strategy, plan.manifest.on_out_of_memory)
     return found
 
 
@@ -295,7 +298,9 @@ def _try_batches(
     again = start.plan.comes_again
     renderer = load(start.manifest, folder, strategy, device, stop, world, comes_again=again)
     replicas = strategy.layout(world).replicas * (job.shard[1] if job.shard else 1)
-    return probe(renderer, start.plan.tasks(), replicas, stop, output.trial), renderer
+    warms_up = start.manifest.compile
+    found = probe(renderer, start.plan.tasks(), replicas, stop, output.trial, warms_up=warms_up)
+    return found, renderer
 
 
 def asked(

@@ -127,7 +127,8 @@ def _make_images(
     from runner.pipeline import load
 
     first = start.plan.task(start.plan.batch(start.pending[0])[0])
-    checks = rank.job.self_check and not isinstance(strategy, DataParallel)
+    is_plain = isinstance(strategy, DataParallel) and not manifest.compile
+    checks = rank.job.self_check and not is_plain
     expected = None
     if checks and replica.layout.is_leader:
         expected = reference(manifest, folder, device, rank.stop, world, first)

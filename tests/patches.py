@@ -205,6 +205,48 @@ def say_weights() -> None:
     TensorParallel.load = say
 
 
+def keep_compiled_code() -> None:
+    """Compiled code lies in a folder beside the manifest's; say what became of it."""
+    from runner.pipeline import Pipeline
+
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath("../compiled")
+    images = Pipeline.images
+
+    def say(self, tasks):
+        found = images(self, tasks)
+        from torch._dynamo.utils import counters
+
+        blocks, code = counters["stats"]["unique_graphs"], counters["inductor"]
+        kept, made = code["fxgraph_cache_hit"], code["fxgraph_cache_miss"]
+        traced = counters["aot_autograd"]["autograd_cache_miss"]
+        print(f"blocks {blocks}, kept {kept}, compiled {made}, traced {traced}")
+        return found
+
+    Pipeline.images = say
+
+
+def few_shapes() -> None:
+    from runner import compiled
+
+    compiled.MOST_SHAPES = 1
+
+
+def lose_compilers() -> None:
+    os.environ["PATH"] = "/nowhere"
+
+
+def break_compiler() -> None:
+    """A compiler that answers when it is asked for its version, and fails at work."""
+    from pathlib import Path
+
+    from torch._inductor import config
+
+    compiler = Path("compiler").absolute()
+    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] || exit 1\n')
+    compiler.chmod(0o755)
+    config.cpp.cxx = (None, str(compiler))
+
+
 def impatient() -> None:
     """Failures of one rank are given up on sooner, so that tests are."""
     import runner.replica

@@ -21,7 +21,7 @@ ROWS = (
     ("prompts",),
     ("manifest",),
     ("model", "plan", "signature"),
-    ("preflight",),
+    ("preflight", "compiled"),
     ("sizing",),
     ("compare",),
     ("store",),

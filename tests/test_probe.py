@@ -121,6 +121,20 @@ def test_what_killed_the_process_is_not_tried_again(
         assert found(Machine(lambda *_: 1.0), some) == {"64x64": probe.LARGEST}
 
 
+def test_compiling_is_not_timed(plan: Make, tmp_path: Path, monkeypatch: Any) -> None:
+    class Compiling(Machine):
+        def tries(self, tasks: Sequence[Task]) -> bool:
+            self.now += 100.0 * (len(tasks) not in {count for _, count, _ in self.tried})
+            return super().tries(tasks)
+
+    some = plan(model="demo", prompts=[images(100)])
+    for warms_up, size in ((False, 1), (True, probe.LARGEST)):
+        machine = Compiling(lambda *_: 1.0)
+        monkeypatch.setattr(probe.time, "perf_counter", lambda machine=machine: machine.now)
+        given = (machine, some.tasks(), 1, Stop(20.0), tmp_path / "trial")
+        assert probe.probe(*given, warms_up=warms_up) == {"64x64": size}
+
+
 def test_stopped_meanwhile(plan: Make, tmp_path: Path) -> None:
     class Dropping(Machine):
         def tries(self, tasks: Sequence[Task]) -> bool:

@@ -67,8 +67,17 @@ def tokenizer(length: int) -> PreTrainedTokenizerFast:
     )
 
 
-def flux(folder: Path, *, heads: int = 4, width: int = 8, layers: int = 1, seed: int = 0) -> Path:
-    """A FLUX pipeline of about 50,000 weights: 8 px a latent, 16 px a token."""
+def flux(
+    folder: Path,
+    *,
+    heads: int = 4,
+    width: int = 8,
+    layers: int = 1,
+    double_layers: int | None = None,
+    seed: int = 0,
+) -> Path:
+    """A FLUX pipeline of about 50,000 weights: 8 px a latent, 16 px a token; `layers` of each
+    kind, unless `double_layers` says how many are double."""
     torch.manual_seed(seed)
     size = 32
     clip = CLIPTextConfig(
@@ -81,7 +90,8 @@ def flux(folder: Path, *, heads: int = 4, width: int = 8, layers: int = 1, seed:
         pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
     )  # fmt: skip
     transformer = FluxTransformer2DModel(
-        patch_size=1, in_channels=16, num_layers=layers, num_single_layers=layers,
+        patch_size=1, in_channels=16, num_single_layers=layers,
+        num_layers=layers if double_layers is None else double_layers,
         attention_head_dim=width, num_attention_heads=heads, joint_attention_dim=size,
         pooled_projection_dim=size, guidance_embeds=False, axes_dims_rope=(2, 2, width - 4),
     )  # fmt: skip

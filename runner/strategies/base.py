@@ -199,6 +199,11 @@ class StrategyBase(Settings):
         return False
 
     @property
+    def not_compiled(self) -> str:
+        """Why the denoiser's blocks cannot be compiled with it; nothing where they can."""
+        return ""
+
+    @property
     def window(self) -> int:
         """How many batches are best begun together."""
         return 1

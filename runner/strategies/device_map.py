@@ -69,6 +69,10 @@ class DeviceMap(StrategyBase):
     def tries_batches(self) -> bool:
         return not self.phases  # a call alone would load the components for itself
 
+    @property
+    def not_compiled(self) -> str:
+        return "phases load the denoiser anew for every few batches" if self.phases else ""
+
     def layout(self, world: World) -> Layout:
         of = grouped(world, self.processes, f"processes {self.processes}")
         return Layout(of.replicas, of.replica, is_idle=not of.is_leader)

@@ -47,6 +47,10 @@ class ParaAttention(SequenceParallel):
 
     kind: Literal["para_attn"] = "para_attn"
 
+    @property
+    def not_compiled(self) -> str:
+        return "blocks that ParaAttention has changed are not proved right when compiled"
+
     def resolve(self, asked: Asked, world: World) -> Resolution:
         if self.ranks == 1:
             self.layout(world)

@@ -85,6 +85,10 @@ class XDit(StrategyBase):
         return self
 
     @property
+    def not_compiled(self) -> str:
+        return "blocks that xDiT has changed are not proved right when compiled"
+
+    @property
     def sequence_ranks(self) -> int:
         """The ranks that share the tokens of an image."""
         return self.ulysses_degree * self.ring_degree
