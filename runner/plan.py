@@ -79,12 +79,17 @@ def pixels_of(name: str) -> float:
 
 
 def batch_limit(sizes: Mapping[str, int], name: str) -> int:
-    """The images of a batch as `batch_size: auto` found them: a size that was not tried takes what
-    the next larger one takes, which needs no less memory; 1 where there is none."""
+    """The images of a batch as `batch_size: auto` found them. A size that was not tried takes what
+    the next larger one takes, which needs no less memory; over the largest, as many pixels as
+    were found at most."""
     if name in sizes:
         return sizes[name]
-    larger = [other for other in sizes if pixels_of(other) >= pixels_of(name)]
-    return sizes[min(larger, key=pixels_of)] if larger else 1
+    pixels = pixels_of(name)
+    larger = [other for other in sizes if pixels_of(other) >= pixels]
+    if larger:
+        return sizes[min(larger, key=pixels_of)]
+    most = max((count * pixels_of(other) for other, count in sizes.items()), default=0.0)
+    return max(1, int(most / pixels))
 
 
 class Plan:

@@ -93,6 +93,9 @@ def test_like_sizes_are_tried_as_one_and_in_few_steps(found: Find, plan: Make) -
     assert batch_limit(found_sizes, "64x128") == found_sizes["128x128"]
     assert batch_limit(found_sizes, "default") == 1
     assert batch_limit({"default": 3}, "64x64") == 3
+    over = {"64x64": 8, "32x32": 16}
+    assert [batch_limit(over, name) for name in ("128x64", "128x128", "256x256")] == [4, 2, 1]
+    assert batch_limit({}, "default") == batch_limit({}, "64x64") == 1
 
 
 def test_a_size_that_the_pipeline_chooses(found: Find, plan: Make) -> None:
@@ -114,11 +117,28 @@ def test_what_killed_the_process_is_not_tried_again(
     assert found(Killed(lambda *_: 1.0), some) == {"64x64": probe.LARGEST}
     assert not note.exists()
     note.write_text(kept[0])  # as a process leaves it that is killed in a batch of 8
+    assert found(Killed(lambda *_: 1.0), some) == {"64x64": probe.LARGEST}  # by whatever reason
+    note.write_text(kept[-1])
     assert found(Machine(lambda *_: 1.0), some) == {"64x64": 4}
-    assert "tried 8 images of 64x64" in capsys.readouterr().err
+    assert "2 launches died while they tried 8 images of 64x64" in capsys.readouterr().err
     for junk in ("", "7", "[]", '{"size": 3}', '{"size": "64x64", "images": "x"}'):
         note.write_text(junk)
         assert found(Machine(lambda *_: 1.0), some) == {"64x64": probe.LARGEST}
+
+
+def test_an_image_that_fails_of_itself_says_nothing(
+    found: Find, plan: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(Machine):
+        def tries(self, tasks: Sequence[Task]) -> bool:
+            return super().tries(tasks) and "bad" not in tasks[0].prompt
+
+    good, bad = images(100), {**images(1), "prompt": "bad"}
+    assert found(Failing(lambda *_: 1.0), plan(model="demo", prompts=[bad, bad, good])) == {
+        "64x64": probe.LARGEST
+    }
+    assert found(Failing(lambda *_: 1.0), plan(model="demo", prompts=[bad] * 9)) == {"64x64": 1}
+    assert "no image of 64x64 could be made" in capsys.readouterr().err
 
 
 def test_compiling_is_not_timed(plan: Make, tmp_path: Path, monkeypatch: Any) -> None:
