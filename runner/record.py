@@ -218,6 +218,15 @@ class Record:
                 found[task.index] = SKIPPED if is_skip else FAILED
         return found
 
+    def told(self) -> bytearray:
+        """The same as far as the journals alone tell."""
+        found = bytearray(self.total)
+        for index in self.failed:
+            found[index] = FAILED
+        for index in self.done:
+            found[index] = DONE
+        return found
+
     def _check(self, index: int) -> None:
         """An image beyond the plan is none of this record."""
         self.lines += 1

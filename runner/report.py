@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pydantic_core
+from pydantic import TypeAdapter, ValidationError
 
 from runner import files
 from runner.errors import ExitCode
@@ -26,6 +27,7 @@ __all__ = [
     "count",
     "exit_code",
     "is_over",
+    "last_launch",
     "outcome",
     "read_summary",
     "rebuild",
@@ -46,6 +48,7 @@ class Counts:
     total: int
     done: int = 0
     failed: int = 0
+    failed_now: int = 0  # of those failed, the ones of this launch, or of what came after it
     skipped: int = 0  # flagged, and the manifest says on_flagged: skip
     made: int = 0  # of those done, the ones of this launch
     left: int = 0  # of those that this launch was asked for, not done
@@ -74,6 +77,9 @@ class Launch:
         return generation == self.generation and launch_of(journal) == self.id
 
 
+LAUNCH = TypeAdapter(Launch)
+
+
 def count(states: bytearray, record: Record, asked: bytearray, launch: Launch) -> Counts:
     """`states` as of a record or a survey; `asked` has one byte an image: 1 for those the launch
     was to make."""
@@ -86,6 +92,10 @@ def count(states: bytearray, record: Record, asked: bytearray, launch: Launch) -
         left=of_asked[LEFT] + of_asked[FAILED],
         left_failed=of_asked[FAILED],
     )
+    counts.failed_now = sum(
+        states[index] == FAILED and failed.generation >= launch.generation
+        for index, failed in record.failed.items()
+    )
     for index, state in enumerate(states):
         if state == DONE:
             counts.made += launch.made(*record.done.source(index))
@@ -97,7 +107,7 @@ def count(states: bytearray, record: Record, asked: bytearray, launch: Launch) -
 
 def is_over(counts: Counts, account: Account, max_failures: int | None) -> bool:
     """Whether the launch would make no more images, though some are left."""
-    return account.gave_up or (max_failures is not None and counts.failed >= max_failures)
+    return account.gave_up or (max_failures is not None and counts.failed_now >= max_failures)
 
 
 def outcome(counts: Counts, *, gave_up: bool = False) -> Outcome:
@@ -199,6 +209,14 @@ def read_summary(folder: OutputFolder) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
+
+
+def last_launch(known: Mapping[str, Any], record: Record) -> Launch:
+    """As the summary tells it; where that is lost, as the journals do."""
+    try:
+        return LAUNCH.validate_python(known.get("launch"))
+    except ValidationError:
+        return Launch(record.launch, record.generation)
 
 
 def truncation_notice(counts: Counts) -> str:

@@ -123,7 +123,7 @@ def _work_and_wait(rank: Rank, start: Start, launch: Launch, lock: FolderLock) -
         try:
             work(rank, start, on_lost)
         except Exception:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, InterruptedRunError):
                 _report(start, rank, launch)
             raise
         finally:
@@ -155,23 +155,35 @@ def _greeting(start: Start, launch: Launch) -> str:
 
 
 def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
-    """Rebuild the reports from all journals, and say in one line how it went."""
+    """Rebuild the reports from all journals, and say in one line how it went. Raises
+    InterruptedRunError where the prompts are no longer there: then summary.json alone is written.
+    """
     folder, job = rank.folder, rank.job
     launch.seconds = round(time.monotonic() - start.begun, 3)
     plan = start.plan
+    asked = asked_images(plan, job.limit, job.shard)
     with contextlib.ExitStack() as stack:
         # Of sibling shards that end together, who writes last must have seen all journals whole.
         with contextlib.suppress(FolderError):  # one that hangs must not keep us
             stack.enter_context(guard(folder.locks / "report", REPORT_PATIENCE_S))
         record = merge(folder.journals, len(plan))
+        if not start.pending:  # what the last one did is worth more than that this one did nothing
+            launch = report.last_launch(report.read_summary(folder), record)
         account = record.account(launch.id)
-        states = record.states(plan, start.fingerprints, folder.scan(len(plan)).sizes)
-        counts = report.count(states, record, asked_images(plan, job.limit, job.shard), launch)
+        try:
+            states = record.states(plan, start.fingerprints, folder.scan(len(plan)).sizes)
+        except InterruptedRunError:
+            counts = report.count(record.told(), record, asked, launch)
+            summary = report.summarize("interrupted", counts, launch, account)
+            report.write_summary(folder, summary, launch.id)
+            raise
+        counts = report.count(states, record, asked, launch)
         is_over = report.is_over(counts, account, start.manifest.max_failures)
         outcome = report.outcome(counts, gave_up=is_over)
         summary = report.summarize(outcome, counts, launch, account)
         report.rebuild(folder, plan, record, states, launch.id)
         report.write_summary(folder, summary, launch.id)
-    for line in filter(None, (report.truncation_notice(counts), report.sentence(summary, folder))):
+    told = summary if start.pending else {**summary, "made": 0}
+    for line in filter(None, (report.truncation_notice(counts), report.sentence(told, folder))):
         print(f"runner: {line}", file=sys.stderr, flush=True)
     return report.exit_code(outcome)

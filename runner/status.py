@@ -5,8 +5,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from runner import model, report
 from runner.errors import DiskError, ExitCode, FolderError, refusal
 from runner.folder import OutputFolder, told_as_refusal
@@ -22,7 +20,6 @@ from runner.units import counted
 
 __all__ = ["status"]
 
-LAUNCH = TypeAdapter(Launch)
 COUNTED = ("images", "done", "failed", "skipped", "missing", "made")
 
 
@@ -46,7 +43,7 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
             refuse_to_draw(folder, plan)
         return _never_run(folder, plan, fingerprints)
     known, record = report.read_summary(folder), merge(folder.journals, len(plan))
-    launch, unfit = _launch(known, record), ""
+    launch, unfit = report.last_launch(known, record), ""
     is_running = bool(live) and part is None
     if is_running:
         launch = launch if launch.id in live else Launch("", 0)  # it only begins
@@ -115,11 +112,3 @@ def _is_stale(known: dict[str, Any], summary: dict[str, Any]) -> bool:
     return known.get("outcome") in (None, "running") or any(
         known.get(key) != summary[key] for key in COUNTED
     )
-
-
-def _launch(known: dict[str, Any], record: Record) -> Launch:
-    """The last launch as the summary tells it; where that is lost, as the journals do."""
-    try:
-        return LAUNCH.validate_python(known.get("launch"))
-    except ValidationError:
-        return Launch(record.launch, record.generation)

@@ -38,7 +38,7 @@ from runner.fake import FakePipeline
 from runner.folder import HEADER
 from runner.lock import guard
 from runner.manifest import load, parse
-from runner.pipeline import Pipeline
+from runner.pipeline import DroppedError, Pipeline
 from runner.planned import show
 from runner.run import run
 from runner.start import Job
@@ -164,7 +164,6 @@ def test_the_same_again_touches_nothing_and_loads_nothing(
     monkeypatch.setattr("runner.pipeline.load", load_again)
     assert bench.run() is ExitCode.COMPLETE
     assert stamps(bench.output) == before
-    assert summary(bench.output)["made"] == 0
 
 
 # Case 26.
@@ -434,6 +433,58 @@ def test_max_failures_stops_the_run(bench: Bench, failing: Any) -> None:
     assert summary(bench.output)["outcome"] == "failed"
 
 
+def test_failures_of_earlier_launches_do_not_end_one(
+    bench: Bench, failing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch that is stopped before it tried them again is to go on: a script runs it again."""
+    failing({prompt: ValueError("all") for prompt in PROMPTS})
+    bench.values["max_failures"] = 2
+    assert bench.run() is ExitCode.FAILED
+
+    def stopped(self: Pipeline, tasks: Any) -> Any:
+        raise DroppedError
+
+    monkeypatch.setattr(Pipeline, "images", stopped)
+    assert bench.run() is ExitCode.INCOMPLETE
+    assert summary(bench.output)["outcome"] == "interrupted"
+    assert bench.status()["exit_code"] == 75
+
+
+def test_a_launch_with_nothing_to_do_keeps_the_figures(
+    bench: Bench, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bench.run()
+    before = summary(bench.output)
+    assert before["made"] == len(PROMPTS)
+    assert len(before["replicas"]) == 1
+    capfd.readouterr()
+    assert bench.run() is ExitCode.COMPLETE
+    assert summary(bench.output) == before
+    assert "made now" not in capfd.readouterr().err
+
+
+def test_prompts_that_change_while_they_are_made(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, real = tmp_path / "list.txt", Pipeline.images
+    file.write_text("a cat\na dog\na fox\n")
+    bench.values["prompts"] = {"file": "list.txt"}
+
+    def images(self: Pipeline, tasks: Any) -> Any:
+        file.write_text("a cat\na hen\na fox\n")
+        return real(self, tasks)
+
+    monkeypatch.setattr(Pipeline, "images", images)
+    with pytest.raises(InterruptedRunError, match=r"prompts\[1\]"):
+        bench.run()
+    told = summary(bench.output)
+    assert (told["outcome"], told["done"], told["missing"]) == ("interrupted", 1, 2)
+    assert any("prompts[1]" in error for error in told["errors"])
+    file.write_text("a cat\na dog\na fox\n")
+    monkeypatch.setattr(Pipeline, "images", real)
+    assert bench.run() is ExitCode.COMPLETE
+
+
 # Case 33: a batch that fails is made one by one; what it was is in the record.
 def test_a_failed_batch_is_split(bench: Bench, failing: Any) -> None:
     bench.values["batch_size"] = 3
@@ -481,7 +532,7 @@ def test_batches_do_not_move_the_picture(bench: Bench) -> None:
 def test_found_once_recorded_and_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def found(renderer: Any, tasks: Any, replicas: int, *_: Any) -> dict[str, int]:
+    def found(renderer: Any, tasks: Any, replicas: int, *_: Any, **__: Any) -> dict[str, int]:
         asked.append(len([*tasks]))
         return {"default": 3}
 
@@ -503,7 +554,7 @@ def test_found_once_recorded_and_used_again(bench: Bench, monkeypatch: pytest.Mo
 def test_a_part_of_the_plan_is_cut_from_the_batches_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "probe", lambda *_: {"default": 2})
+    monkeypatch.setattr(probe, "probe", lambda *_, **__: {"default": 2})
     bench.values["batch_size"] = "auto"
     bench.values["prompts"] = [f"cat {number}" for number in range(6)]
     bench.run(shard=(2, 2))
@@ -513,7 +564,7 @@ def test_a_part_of_the_plan_is_cut_from_the_batches_found(
 def test_a_part_that_is_done_in_single_images_waits_for_the_batches_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "probe", lambda *_: {"default": 2})
+    monkeypatch.setattr(probe, "probe", lambda *_, **__: {"default": 2})
     bench.values["prompts"] = [f"cat {number}" for number in range(6)]
     bench.run(shard=(2, 2))  # 1, 3, 5
     bench.values["batch_size"] = "auto"
@@ -524,7 +575,7 @@ def test_a_part_that_is_done_in_single_images_waits_for_the_batches_found(
 
 
 def test_a_complete_folder_needs_no_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "probe", lambda *_: pytest.fail("tried"))
+    monkeypatch.setattr(probe, "probe", lambda *_, **__: pytest.fail("tried"))
     bench.run()
     bench.values["batch_size"] = "auto"
     assert bench.run() is ExitCode.COMPLETE
