@@ -218,6 +218,15 @@ def test_what_it_cannot_be_used_with(
     assert "compile: false" in told
 
 
+def test_a_denoiser_in_parts(ranks: Launcher, home: Path) -> None:
+    path = write(home, "parts", strategy={"kind": "device_map", "max_memory": {"cpu": "60KiB"}})
+    patches = ["patches:keep_compiled_code"]
+    ended = ranks(1, path, patches=patches, folder=path.parent)
+    assert ended.codes == [2], ended.words
+    assert "does not lie whole on one device" in ended.words
+    assert "Traceback" not in ended.words
+
+
 @pytest.mark.parametrize("strategy", [XDit(ulysses_degree=2), ParaAttention(ulysses_degree=2)])
 def test_engines_are_not_compiled(home: Path, strategy: StrategyBase) -> None:
     job = SimpleNamespace(folder=home / "model")
