@@ -34,24 +34,29 @@ def main() -> None:
 
 
 def first_image(home: Path, runs: int) -> None:
-    """Seconds until the image is there, and over those without compiled blocks."""
+    """Seconds until the image is there and of CPU, and both over those without compiled blocks."""
     manifest = home / "one.yaml"
     manifest.write_text("model: demo\nseed: 1\nprompts: [a red heart]\n")
 
-    def seconds(name: str, compiled: str) -> float:
+    def spent(name: str, compiled: str) -> tuple[float, float]:
         out = home / name
         given = ["-m", "runner", str(manifest), "--output", str(out)]
-        return run([*given, "--set", f"compile={compiled}"], out / "000000.png")[0]
+        image_s, _, cpu_s = run([*given, "--set", f"compile={compiled}"], out / "000000.png")
+        return image_s, cpu_s
 
-    seconds("unmeasured", "false")  # the page cache is warm from now on
-    plain = [seconds(f"plain-{number}", "false") for number in range(runs)]
-    cold = seconds("cold", "true")
-    warm = [seconds(f"warm-{number}", "true") for number in range(runs)]
-    print(f"{'until the first image':<28} {'s':>7} {'ratio':>7}")
-    base = statistics.median(plain)
-    kinds = {"without": base, "compiled": cold, "with kept code": statistics.median(warm)}
-    for kind, spent in kinds.items():
-        print(f"{kind:<28} {spent:>7.1f} {spent / base:>7.2f}", flush=True)
+    spent("unmeasured", "false")  # the page cache is warm from now on
+    times = {"without": [], "compiled": [spent("cold", "true")], "with kept code": []}
+    for number in range(runs):  # in turn: other work on the machine meets both
+        times["without"].append(spent(f"plain-{number}", "false"))
+        times["with kept code"].append(spent(f"warm-{number}", "true"))
+    print(f"{'':<16} {'image s':>8} {'CPU s':>8} {'ratio':>8} {'of CPU':>8}")
+    middle = {
+        kind: [statistics.median(column) for column in zip(*rows, strict=True)]
+        for kind, rows in times.items()
+    }
+    for kind, values in middle.items():
+        ratios = [one / base for one, base in zip(values, middle["without"], strict=True)]
+        print(f"{kind:<16} " + " ".join(f"{value:>8.2f}" for value in (*values, *ratios)))
 
 
 def same_images(home: Path) -> None:

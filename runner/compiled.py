@@ -88,7 +88,7 @@ def compile_blocks(pipe: Any, dtype: str) -> None:
     """Have the blocks of a loaded pipeline compiled when they are first called. The kept code is
     safe to share: torch renames whole files into place, and locks what compilers write.
 
-    Raises ModelError where the denoiser names no blocks.
+    Raises ModelError where the denoiser names no blocks, StrategyError where they lie apart.
     """
     import torch._dynamo.config as dynamo
 
@@ -98,6 +98,12 @@ def compile_blocks(pipe: Any, dtype: str) -> None:
     for denoiser in _denoisers(pipe):
         if not getattr(denoiser, "_repeated_blocks", None):
             raise ModelError(_without_blocks(type(denoiser).__name__))
+        if _lies_apart(denoiser):
+            raise StrategyError(
+                f"compile: the {type(denoiser).__name__} does not lie whole on one device, and "
+                f"what moves its parts is compiled anew for every block; use a strategy or "
+                f"max_memory that keeps it whole, {INSTEAD}"
+            )
         denoiser.compile_repeated_blocks(
             dynamic=False if is_exact else None,
             # No kernel is chosen by timing, which may come out otherwise on the next rank.
@@ -119,6 +125,11 @@ def is_compile_error(error: Exception) -> bool:
 
 def _denoisers(pipe: Any) -> Iterator[Any]:
     return filter(None, (getattr(pipe, name, None) for name in DENOISERS))
+
+
+def _lies_apart(denoiser: Any) -> bool:
+    """Whether accelerate moves parts of it: each block would be code of its own."""
+    return any(hasattr(part, "_hf_hook") for part in denoiser.modules() if part is not denoiser)
 
 
 def _without_blocks(name: str) -> str:

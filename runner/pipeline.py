@@ -196,7 +196,8 @@ class Pipeline:
             return failure
         if self.stop.requested and self.replica is None:
             raise DroppedError  # the compiler, too, was asked to stop
-        log.warning("blocks do not compile (%s); going on without", failure.error)
+        reason = failure.error.splitlines()[0][:200]
+        log.warning("blocks do not compile (%s); going on without", reason)
         uncompile_blocks(self.pipe)
         del self.about["compiled"]
         self.ladder.taken.append("not compiled")
@@ -220,7 +221,8 @@ class Pipeline:
             raise
         except Exception as error:
             words = f"{type(error).__name__}: {error}"
-            failure = Failure(tasks[0], kind_of(error), words, traceback.format_exc())
+            kind = kind_of(error, is_compiled="compiled" in self.about)
+            failure = Failure(tasks[0], kind, words, traceback.format_exc())
             if is_fatal(error):
                 raise
         if self.replica is not None:
@@ -323,11 +325,11 @@ def to_pixels(images: torch.Tensor) -> tuple[NDArray[np.uint8], list[bool]]:
     return pixels, finite.tolist()
 
 
-def kind_of(error: Exception) -> str:
+def kind_of(error: Exception, *, is_compiled: bool) -> str:
     """Of a failure; "compile" is for the pipeline alone, which tries again."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return "out-of-memory"
-    return "compile" if is_compile_error(error) else "error"
+    return "compile" if is_compiled and is_compile_error(error) else "error"
 
 
 def is_fatal(error: Exception) -> bool:
