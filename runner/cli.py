@@ -22,6 +22,7 @@ from runner.errors import (
     ManifestError,
     ReplicaLostError,
     RunnerError,
+    cut,
     is_utf8,
     printable,
 )
@@ -39,6 +40,7 @@ SAID_ONCE = (ManifestError, LaunchError, InterruptedRunError)
 DEFAULT_GRACE_S = 20.0  # until the manifest is read
 MOST = 10**9  # of anything that is counted on a command line
 MOST_PROCESSES = 10**6
+MAX_LINE = 1000  # characters of an error: a name or a value in it may have any number
 ENDS = {  # of a run that came to its end, to the launcher, which shows a traceback for any but 0
     ExitCode.FAILED: "some images failed; see failures.jsonl",
     ExitCode.INCOMPLETE: "stopped as asked; run the same command again to go on",
@@ -63,13 +65,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(command(options))
     except RunnerError as error:
         if not error.is_told:
-            told = printable(str(error)).replace("\n", "\nrunner: ")
-            print(f"runner: {told}", file=sys.stderr, flush=True)
+            _tell(str(error))
         return int(error.exit_code)
     except OSError as error:  # a folder that is another user's, say
-        told = printable(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-        print(f"runner: {told}", file=sys.stderr, flush=True)
+        _tell(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return int(ExitCode.ERROR)
+
+
+def _tell(words: str) -> None:
+    lines = [f"runner: {cut(line, MAX_LINE)}\n" for line in printable(words).split("\n")]
+    print("".join(lines), end="", file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

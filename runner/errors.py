@@ -35,6 +35,7 @@ __all__ = [
     "ReplicaLostError",
     "RunnerError",
     "StrategyError",
+    "cut",
     "is_utf8",
     "printable",
     "refusal",
@@ -129,6 +130,14 @@ class InterruptedRunError(RunnerError):
 def printable(text: str) -> str:
     """Words from a manifest for a terminal: control characters, which may command it, replaced."""
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+
+
+def cut(text: str, most: int) -> str:
+    """A text of any length in `most` characters, without its middle: the ends tell most."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[-end:]}"
 
 
 def is_utf8(text: str) -> bool:

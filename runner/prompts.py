@@ -15,8 +15,9 @@ from typing import Annotated, Any, NamedTuple
 import pydantic_core
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationError
 
-from runner.errors import InterruptedRunError, ManifestError, Problem
-from runner.settings import Settings, explain
+from runner.errors import InterruptedRunError, ManifestError, Problem, cut
+from runner.settings import MAX_VALUE, Settings, explain
+from runner.yaml_tree import MAX_DEPTH, TOO_DEEP
 
 __all__ = [
     "MAX_SEED",
@@ -52,6 +53,10 @@ MAX_IMAGES = 100_000  # of one prompt
 COUNTS = ("height", "width", "num_inference_steps", "num_images_per_prompt", "max_sequence_length")
 
 
+CARRIAGE_RETURN = "a carriage return within the line; save the file with \\n line ends"
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but the tab: no text has them
+
+
 def is_text(name: str) -> bool:
     """Whether a parameter is a text per image, which a batch takes as a list."""
     return re.fullmatch("negative_prompt(_[2-4])?|prompt_[2-4]", name) is not None
@@ -76,12 +81,12 @@ def _parameters(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
         if TENSORS.fullmatch(name):
             raise ValueError(f"{name} is set by the runner, from the texts; leave it out")
         if is_text(name) and not isinstance(value, str | None):
-            raise ValueError(f"{name} must be one text, in quotes, not {json.dumps(value)[:40]}")
+            raise ValueError(f"{name} must be one text, in quotes, not {_shown(value)}")
         is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
         if name in COUNTS and value is not None and not is_count:
-            raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
+            raise ValueError(f"{name} must be a whole number from 1, not {_shown(value)}")
         if name == "num_images_per_prompt" and isinstance(value, int) and value > MAX_IMAGES:
-            raise ValueError(f"{name} must be {MAX_IMAGES} at most, not {value}")
+            raise ValueError(f"{name} must be {MAX_IMAGES} at most, not {_shown(value)}")
         try:
             json.dumps({name: value}, ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError:
@@ -89,6 +94,10 @@ def _parameters(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
         except ValueError:
             raise ValueError(f"{name} has a number that is not finite") from None
     return values
+
+
+def _shown(value: JsonValue) -> str:
+    return cut(json.dumps(value), MAX_VALUE)
 
 
 Text = Annotated[str, AfterValidator(_text)]
@@ -279,6 +288,11 @@ def repeated_sums(prompts: Sequence[Prompt]) -> frozenset[int]:
 
 def _text_prompt(line: bytes) -> Prompt | None:
     text = line.decode().rstrip("\r\n")
+    if "\r" in text:
+        raise ValueError(CARRIAGE_RETURN)
+    if found := CONTROL.search(text):
+        what = f"the control character {found[0]!r} at column {found.start() + 1}"
+        raise ValueError(f"{what}; remove it, or save the file as UTF-8 text")
     return Prompt(text) if text.strip() else None
 
 
@@ -304,7 +318,15 @@ def _any_prompt(line: bytes) -> Prompt | None:
     if not text.strip():
         return None
     value = _DECODER.decode(text)
+    if _depth(value) > MAX_DEPTH:
+        raise RecursionError
     return PromptItem.model_validate(PromptItem.lift(value)).found_good()
+
+
+def _depth(value: Any) -> int:
+    """Levels below a value of JSON."""
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max((1 + _depth(inner) for inner in below), default=0)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -330,7 +352,9 @@ def _reasons(error: ValueError | RecursionError) -> list[str]:
     if isinstance(error, UnicodeDecodeError):
         return [f"not UTF-8 (byte {error.start + 1} is {error.object[error.start]:#04x})"]
     if isinstance(error, json.JSONDecodeError):
-        return [f"not JSON: {error.msg} at column {error.colno}"]
+        hint = f": {CARRIAGE_RETURN}" if "\r" in error.doc else ""
+        what = error.msg.removesuffix(" at")
+        return [f"not JSON: {what} at column {error.pos + 1}{hint}"]
     if isinstance(error, RecursionError):
-        return ["nested too deep"]
+        return [TOO_DEEP]
     return [str(error)]

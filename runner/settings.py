@@ -10,9 +10,10 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
+from runner.errors import cut
 from runner.yaml_tree import Odd
 
-__all__ = ["Settings", "explain", "nearest", "place_of"]
+__all__ = ["MAX_VALUE", "Settings", "explain", "nearest", "place_of"]
 
 
 class Settings(BaseModel):
@@ -77,6 +78,7 @@ WORDS = {
 
 
 NUMBERS = ("int_type", "float_type")
+MAX_VALUE = 80  # characters that are told of one
 
 
 def explain(
@@ -88,7 +90,7 @@ def explain(
     """A pydantic error in our words. `path` is its place as the file has it, `text` the value as it
     is written there."""
     loc, kind, value = fault["loc"], fault["type"], fault["input"]
-    name = dotted(loc if path is None else path)
+    name = cut(dotted(loc if path is None else path), MAX_VALUE)
     if kind == "extra_forbidden":
         return f"{name}: unknown key{_suggestion(model, loc)}"
     if kind == "missing":
@@ -99,14 +101,15 @@ def explain(
     if isinstance(value, dict | list | tuple) or (value is None and not text):
         given = "" if value is not None else " nothing:"
     else:
-        given = f" {text or repr(value)}:"[:80]
+        given = f" {cut(text or repr(value), MAX_VALUE)}:"
     if kind == "string_type":
         return f"{name}:{given} {_as_text(value, text)}"
     if kind == "value_error":
         return f"{name}:{given} {fault['ctx']['error']}"
     if isinstance(value, Odd) and kind == "invalid-json-value":
         number = f"write {value.plain}, or " if value.plain else ""
-        return f'{name}:{given} YAML reads it as {value.reading}; {number}quote it: "{value}"'
+        quoted = f'quote it: "{cut(str(value), MAX_VALUE)}"'
+        return f"{name}:{given} YAML reads it as {value.reading}; {number}{quoted}"
     words = WORDS.get(kind)
     if words is None:
         return f"{name}:{given} {fault['msg']}"
@@ -115,7 +118,7 @@ def explain(
         names = re.findall("'([^']*)'", words)
         return f"{name}:{given} {words}{nearest(str(value), {name: name for name in names})}"
     if kind in NUMBERS and isinstance(value, str) and re.fullmatch(r"-?[0-9.]+", value):
-        return f'{name}: "{value}" {words}; leave the quotes out'
+        return f'{name}: "{cut(value, MAX_VALUE)}" {words}; leave the quotes out'
     plain = _plain(value) if kind in NUMBERS else ""
     is_right = plain and ("." not in plain or kind == "float_type")
     return f"{name}:{given} {words}" + (f"; write {plain}" if is_right else "")
@@ -143,7 +146,7 @@ def _as_text(value: Any, text: str) -> str:
         return "must be text"
     readings = {bool: "true or false", type(None): "nothing"}
     reading = getattr(value, "reading", None) or readings.get(type(value), "a number")
-    return f'YAML reads it as {reading}, not as text; quote it: "{text}"'
+    return f'YAML reads it as {reading}, not as text; quote it: "{cut(text, MAX_VALUE)}"'
 
 
 def _kind(model: type[BaseModel], loc: Sequence[int | str], fault: Mapping[str, Any]) -> str:

@@ -14,11 +14,12 @@ from typing import Any
 
 import yaml
 
-from runner.errors import ManifestError, Problem
+from runner.errors import ManifestError, Problem, cut
 
-__all__ = ["Node", "Odd", "document", "set_value"]
+__all__ = ["MAX_DEPTH", "TOO_DEEP", "Node", "Odd", "document", "set_value"]
 
-MAX_DEPTH = 60
+MAX_DEPTH = 60  # levels below a file's first
+TOO_DEEP = f"nested too deep: {MAX_DEPTH} levels at most"
 MAX_ALIASED = 100_000  # nodes that aliases may add: an alias bomb has millions
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -55,6 +56,13 @@ class Node:
             return [node.plain() for node in self.value]
         return self.value
 
+    def depth(self) -> int:
+        """Levels below this one, those that aliases bring too."""
+        value = self.value
+        below = value.values() if isinstance(value, dict) else value
+        nodes = below if isinstance(value, dict | list) else ()
+        return max((1 + node.depth() for node in nodes), default=0)
+
     def walk(self, path: Sequence[int | str]) -> tuple["Node", tuple[int | str, ...]]:
         """The node at `path`, or the last one on the way to it, and the path that it really has:
         pydantic names union members and the keys of short forms, which are nowhere in the file."""
@@ -76,19 +84,27 @@ def document(text: str, name: str) -> tuple[Node, list[Problem]]:
 
     Raises ManifestError where nothing can be built: not YAML, no or two documents, too deep.
     """
-    builder = _Builder(text, name)
     try:
+        builder = _Builder(text, name)
         return builder.build(), builder.problems
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f"{name}:{mark.line + 1}" if mark else name
+        place = _place(name, mark.line) if mark else name
         reason = " ".join(str(part) for part in (error.context, error.problem) if part)
         if "character escape code" in reason:
             reason += "; write the character itself: JSON's \\ud83e\\udd8a pairs are no YAML"
         raise ManifestError([Problem(place, f"not YAML: {reason}")]) from None
-    except yaml.YAMLError as error:
-        reason = str(error).splitlines()[0]
-        raise ManifestError([Problem(name, f"not YAML: {reason}")]) from None
+    except yaml.reader.ReaderError as error:
+        character = chr(error.character)
+        place = _place(name, text.partition(character)[0].count("\n"))
+        reason = f"the character {character!r} must not stand there as it is"
+        remedy = "remove it, or write it as here, in double quotes"
+        raise ManifestError([Problem(place, f"not YAML: {reason}; {remedy}")]) from None
+
+
+def _place(name: str, line: int) -> str:
+    """An argument has no lines."""
+    return name if name.startswith("--set") else f"{name}:{line + 1}"
 
 
 def set_value(root: Node, assignment: str) -> None:
@@ -96,7 +112,7 @@ def set_value(root: Node, assignment: str) -> None:
 
     Raises ManifestError for an assignment without `=` or a path through something not a mapping.
     """
-    place = f"--set {assignment}"
+    place = f"--set {cut(assignment, 80)}"
     path, equals, text = assignment.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
@@ -104,6 +120,8 @@ def set_value(root: Node, assignment: str) -> None:
     value, problems = document(text or "null", place)
     if problems:
         raise ManifestError(problems)
+    if len(keys) + value.depth() > MAX_DEPTH:
+        raise ManifestError([Problem(place, TOO_DEEP)])
     node = root
     for key in keys[:-1]:
         if not isinstance(node.value, dict):
@@ -158,17 +176,15 @@ class _Builder:
             self.loader.get_event()
 
     def _place(self, event: Any) -> str:
-        if self.name.startswith("--set"):
-            return self.name
-        return f"{self.name}:{event.start_mark.line + 1}"
+        return _place(self.name, event.start_mark.line)
 
     def _node(self, depth: int) -> Node:
         event = self.loader.get_event()
         place = self._place(event)
         if depth > MAX_DEPTH:
-            raise ManifestError([Problem(place, f"nested deeper than {MAX_DEPTH} levels")])
+            raise ManifestError([Problem(place, TOO_DEEP)])
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event.anchor, place)
+            return self._alias(event.anchor, place, depth)
         anchor, before = event.anchor, self.count
         self.count += 1
         if anchor:
@@ -188,7 +204,7 @@ class _Builder:
             self.anchors[anchor] = (node, self.count - before)
         return node
 
-    def _alias(self, anchor: str | None, place: str) -> Node:
+    def _alias(self, anchor: str | None, place: str, depth: int) -> Node:
         if anchor in self.open:
             raise ManifestError([Problem(place, f"*{anchor} contains itself")])
         if anchor is None or anchor not in self.anchors:
@@ -199,6 +215,8 @@ class _Builder:
         if self.aliased > MAX_ALIASED:
             message = f"aliases expand to more than {MAX_ALIASED:,} values"
             raise ManifestError([Problem(place, message)])
+        if depth + node.depth() > MAX_DEPTH:
+            raise ManifestError([Problem(place, TOO_DEEP)])
         return node
 
     def _sequence(self, depth: int) -> Iterator[Node]:

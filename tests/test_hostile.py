@@ -75,6 +75,15 @@ def test_hostile_yaml_is_refused_in_words(
     assert not Path("pwned").exists()
 
 
+def test_no_line_of_an_error_is_endless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"model: demo\nprompts: [a]\nparameters: *{'x' * 5000}\n")
+    assert main(["validate", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert err.endswith("xxx before it\n")
+    assert len(err) < 1100
+
+
 @pytest.mark.parametrize("words", [["validate", "a\udcff.yaml"], ["m.yaml", "--output", "\udcff"]])
 def test_words_that_are_not_utf8_are_refused_in_a_line(
     words: list[str], capsys: pytest.CaptureFixture[str]

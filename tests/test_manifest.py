@@ -16,6 +16,10 @@ from runner.manifest import Resolved, SeedSpec, dump, fill, load, parse
 from runner.yaml_tree import document
 
 Write = Callable[..., Path]
+FORBIDDEN = (
+    ":2: not YAML: the character {} must not stand there as it is; remove it, or write it as here, "
+    "in double quotes"
+)
 
 
 def problems(path: Path, *sets: str) -> list[str]:
@@ -119,8 +123,44 @@ def test_alias_bombs_and_loops_are_refused(manifest: Write) -> None:
     )
     assert "aliases expand to more than" in problems(manifest(bomb))[0]
     assert "contains itself" in problems(manifest("a: &a [*a]"))[0]
-    assert "nested deeper" in problems(manifest("a: " + "[" * 100 + "]" * 100))[0]
     assert "nest" in problems(manifest("a: " + "[" * 100_000))[0]
+
+
+def test_what_is_nested_too_deep(manifest: Write) -> None:
+    def nested(depth: int, inner: str = "") -> str:
+        return "[" * depth + inner + "]" * depth
+
+    wanted = "nested too deep: 60 levels at most"
+    good = "model: demo\nprompts: [a]\nparameters:\n"
+    chain = "".join(f"  a{i}: &a{i} {nested(40, f'*a{i - 1}')}\n" for i in range(1, 30))
+    assert problems(manifest(f"{good}  a: {nested(100)}")) == [f":4: {wanted}"]
+    assert problems(manifest(f"{good}  a0: &a0 1\n{chain}")) == [f":6: {wanted}"]
+    path = manifest(f"{good}  a: {nested(58, '1')}")
+    assert load(path, [f"parameters.b={nested(58, '1')}"]).manifest.parameters["b"]
+    for assignment in (f"parameters.b={nested(59, '1')}", ".".join("a" * 2000) + "=1"):
+        (found,) = problems(path, assignment)
+        assert found.endswith(wanted)
+        assert len(found) < 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed: '{nines}'",
+        "dtype: {word}",
+        "strategy: {word}",
+        "on_flagged: {word}",
+        "parameters: {{height: {word}}}",
+        "parameters: {{height: -{nines}}}",
+        "parameters: {{negative_prompt: [{word}]}}",
+        "output: {{? {word} : 1}}",
+    ],
+)
+def test_long_values_are_cut(manifest: Write, text: str) -> None:
+    line = text.format(word="x" * 3000, nines="9" * 90)
+    (found,) = problems(manifest(f"model: demo\n{line}\nprompts: [a]"))
+    assert len(found) < 260
+    assert "must be" in found or "known keys" in found or "use one of" in found
 
 
 # Case 57.
@@ -298,7 +338,7 @@ def test_every_problem_at_once_in_order_of_lines(manifest: Write) -> None:
         (b"model: 'demo\n", "not YAML"),
         (b"model: demo\nprompts: [caf\xe9]", ":2: not UTF-8 (byte 0xe9)"),
         (b"model: !!python/object:os.system x\nprompts: [a]", ":1: the tag"),
-        (b"model: demo\nprompts: [a\x00b]", "not YAML"),
+        (b"model: demo\nprompts: [a\x00b]", FORBIDDEN.format(r"'\x00'")),
         (b'model: demo\nprompts: ["\\ud83e\\udd8a"]', ":2: not YAML: .*write the character itself"),
         (b"1: x\nmodel: demo\nprompts: [a]", ":1: the key 1 is not text"),
     ],
@@ -391,4 +431,5 @@ def test_both_loaders_find_the_same(manifest: Write, monkeypatch: pytest.MonkeyP
     assert problems(path) == fast
     assert len(fast) >= 5
     assert document("a: [1, 2]", "x")[0].plain() == {"a": [1, 2]}
+    assert problems(manifest("a: 1\nb: \x1b")) == [FORBIDDEN.format(r"'\x1b'")]
     assert manifest_module.DTYPES["half"] == "float16"

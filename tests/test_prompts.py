@@ -22,9 +22,9 @@ def write(path: Path, data: str | bytes) -> Path:
 
 
 def test_text_file_has_a_prompt_a_line(tmp_path: Path) -> None:
-    data = "\ufeffa cat\r\n\n  \nno\n007\na\u2028b # not a comment\nlast"
+    data = "\ufeffa cat\r\r\n\n  \nno\n007\t8\na\u2028b # not a comment\nlast"
     prompts = read(write(tmp_path / "list.txt", data))
-    wanted = ["a cat", "no", "007", "a\u2028b # not a comment", "last"]
+    wanted = ["a cat", "no", "007\t8", "a\u2028b # not a comment", "last"]
     assert [item.prompt for item in prompts] == wanted
     assert [prompts[i].prompt for i in range(len(prompts))] == wanted
     assert [item.prompt for item in prompts[1:3]] == wanted[1:3]
@@ -97,7 +97,7 @@ def test_a_prompt_without_more_reads_as_one_with_more(
 
 def test_what_is_found_good_can_be_read(tmp_path: Path) -> None:
     nested = '{"prompt": "a", "parameters": {"sigmas": %s}}'
-    lines = [nested % ("[" * depth + "]" * depth) for depth in (100, 200, 250)]
+    lines = [nested % ("[" * depth + "]" * depth) for depth in (1, 50, 58)]
     assert len(list(read(write(tmp_path / "list.jsonl", "\n".join(lines))))) == 3
 
 
@@ -137,16 +137,40 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
             b'{"prompt": "a", "parameters": {"guidance_scale": 1e999}}',
             b'{"prompt": "a", "parameters": {"sigmas": ["\\ud800"]}}',
             b"[" * 100_000,
+            b'{"prompt": "a", "parameters": {"sigmas": ' + b"[" * 220 + b"]" * 220 + b"}}",
+            b'{"prompt": "a", "parameters": {"sigmas": ' + b"[" * 300 + b"]" * 300 + b"}}",
+            b'{"prompt": "a", "parameters": {"height": "' + b"x" * 3000 + b'"}}',
+            b'{"prompt": "a", "' + b"x" * 3000 + b'": 1}',
+            b'"a"\r"b"',
         ]
     )
     with pytest.raises(ManifestError) as caught:
         read(write(tmp_path / "list.jsonl", data))
     found = [str(problem) for problem in caught.value.problems]
-    for line in range(2, 15):
+    for line in range(2, 20):
         assert any(problem.startswith(f"list.jsonl:{line}: ") for problem in found), line
     assert not any(problem.startswith("list.jsonl:1: ") for problem in found)
     assert "list.jsonl:3: promt: unknown key; did you mean prompt?" in found
     assert "list.jsonl:5: prompt: given twice; keep one" in found
+    for line in (14, 15, 16):
+        assert f"list.jsonl:{line}: nested too deep: 60 levels at most" in found
+    assert "save the file with \\n line ends" in found[-1]
+    assert max(map(len, found)) < 250
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (b"a\nb\rc\rd\n", r"list.txt:2: a carriage return within the line; save the file with \n"),
+        ("a cat".encode("utf-16-le"), r"list.txt:1: the control character '\x00' at column 2; "),
+        (b"\n\x1b[31mred", r"list.txt:2: the control character '\x1b' at column 1; remove it"),
+        ("a\x85b".encode(), r"list.txt:1: the control character '\x85' at column 2; "),
+    ],
+)
+def test_text_that_is_not_a_prompt_a_line(tmp_path: Path, data: bytes, wanted: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read(write(tmp_path / "list.txt", data))
+    assert str(caught.value).startswith(wanted)
 
 
 @pytest.mark.parametrize(
