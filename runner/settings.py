@@ -20,20 +20,25 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+NEAR = 0.62  # of difflib's ratio: below that, `id` is like `width`
 # What people write, and our word for it.
 SYNONYMS = {
     "text": "prompt",
     "caption": "prompt",
     "steps": "parameters.num_inference_steps",
+    "num_steps": "parameters.num_inference_steps",
     "cfg": "parameters.guidance_scale",
     "guidance": "parameters.guidance_scale",
     "negative": "parameters.negative_prompt",
     "num_images": "parameters.num_images_per_prompt",
     "output_dir": "output",
+    "precision": "dtype",
     "model_id": "model",
     "prompts_file": "prompts: {file: …}",
     "device_map": "strategy: {kind: device_map}",
 }
+# In a prompt these are data of its author's, not keys of ours in a wrong place.
+THEIR_OWN = ("id", "file", "dir", "kind")
 # Well-known arguments of pipeline calls: at the wrong level they are told where they belong.
 CALL_ARGUMENTS = (
     "height",
@@ -47,7 +52,7 @@ CALL_ARGUMENTS = (
 )
 
 
-def nearest(name: str, known: Mapping[str, str], likeness: float = 0.55) -> str:
+def nearest(name: str, known: Mapping[str, str], likeness: float = NEAR) -> str:
     """ "; did you mean …?" with the value of the nearest key, or nothing."""
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=likeness)
     return f"; did you mean {known[close[0]]}?" if close else ""
@@ -168,17 +173,17 @@ def _suggestion(model: type[BaseModel], loc: Sequence[int | str]) -> str:
     known = dict(fields)
     if "parameters" in fields:
         known |= {name: f"parameters.{name}" for name in CALL_ARGUMENTS}
-    known |= {word: ours for word, ours in SYNONYMS.items() if re.split("[.:]", ours)[0] in fields}
+    words = {word: ours for word, ours in SYNONYMS.items() if re.split("[.:]", ours)[0] in fields}
     name = str(loc[-1])
-    elsewhere = dict(_places(model))
+    is_their_own = "prompt" in fields and name in THEIR_OWN
     near = (
-        ("" if name in known else place_of(name, model))
+        ("" if is_their_own or name.lower() in known | words else place_of(name, model))
         or nearest(name, known)
-        or nearest(name, elsewhere, likeness=0.8)
+        or nearest(name, {} if is_their_own else words | dict(_places(model)), likeness=0.8)
     )
     if near:
         return near
-    hint = "; if the line is a prompt, quote it" if "prompt" in fields else ""
+    hint = "; if the line is a prompt, quote it" if "prompt" in fields and len(loc) > 1 else ""
     return f"; known keys: {', '.join(sorted(fields))}{hint}"
 
 

@@ -141,19 +141,23 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
             b'{"prompt": "a", "parameters": {"sigmas": ' + b"[" * 300 + b"]" * 300 + b"}}",
             b'{"prompt": "a", "parameters": {"height": "' + b"x" * 3000 + b'"}}',
             b'{"prompt": "a", "' + b"x" * 3000 + b'": 1}',
+            b'{"prompt": "a", "id": 17}',
+            b'{"Prompt": "a"}',
             b'"a"\r"b"',
         ]
     )
     with pytest.raises(ManifestError) as caught:
         read(write(tmp_path / "list.jsonl", data))
     found = [str(problem) for problem in caught.value.problems]
-    for line in range(2, 20):
+    for line in range(2, 22):
         assert any(problem.startswith(f"list.jsonl:{line}: ") for problem in found), line
     assert not any(problem.startswith("list.jsonl:1: ") for problem in found)
     assert "list.jsonl:3: promt: unknown key; did you mean prompt?" in found
     assert "list.jsonl:5: prompt: given twice; keep one" in found
     for line in (14, 15, 16):
         assert f"list.jsonl:{line}: nested too deep: 60 levels at most" in found
+    assert "list.jsonl:19: id: unknown key; known keys: parameters, prompt, seed" in found
+    assert "list.jsonl:20: Prompt: unknown key; did you mean prompt?" in found
     assert "save the file with \\n line ends" in found[-1]
     assert max(map(len, found)) < 250
 
