@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import arguments
 import torch
 from accelerate import PartialState
 from diffusers import DiffusionPipeline
@@ -43,13 +44,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=("one", "four", "bare"))
     parser.add_argument("model")
-    parser.add_argument("job", type=Path)
+    parser.add_argument("job", type=arguments.file)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--batch", type=int, default=1, help="of the bare loop")
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--batch", type=arguments.whole(1), default=1, help="of the bare loop")
+    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
     parser.add_argument("--attention", help="a backend, by diffusers' name")
     parser.add_argument("--compile", action="store_true", help="the repeated blocks")
-    parser.add_argument("--first-block-cache", type=float, metavar="THRESHOLD")
+    parser.add_argument(
+        "--first-block-cache", type=arguments.real(0, 1), metavar="THRESHOLD", help="0: none"
+    )
     options = parser.parse_args()
     state = PartialState(cpu=not torch.accelerator.is_available())
     dtype = getattr(torch, options.dtype)

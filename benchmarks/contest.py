@@ -18,6 +18,9 @@ BASELINES = str(HERE / "baselines.py")
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "white", "black")
 SHAPES = ("circle", "square", "triangle", "star", "heart")
 REPEATED = 0.3
+PAIRS = [(a, b) for a in COLOURS for b in COLOURS if a != b]
+PROMPTS = [f"a {a} {shape} on a {b} background" for shape in SHAPES for a, b in PAIRS]
+MOST_IMAGES = round(len(PROMPTS) / (1 - REPEATED))
 
 Item = dict[str, Any]
 
@@ -45,12 +48,11 @@ class Measured:
 
 
 def items(count: int, sizes: Sequence[tuple[int, int]], parameters: dict[str, Any]) -> list[Item]:
-    """Images of mixed (height, width), 30 % of their prompts repeated with other seeds."""
+    """Images of mixed (height, width), 30 % of their prompts repeated with other seeds. `count` is
+    MOST_IMAGES at most."""
     draw = random.Random(1)
     distinct = max(1, round(count * (1 - REPEATED)))
-    pairs = [(a, b) for a in COLOURS for b in COLOURS if a != b]
-    all_prompts = [f"a {a} {shape} on a {b} background" for shape in SHAPES for a, b in pairs]
-    prompts = draw.sample(all_prompts, distinct)
+    prompts = draw.sample(PROMPTS, distinct)
     prompts += draw.choices(prompts, k=count - distinct)
     draw.shuffle(prompts)
     made = []

@@ -17,10 +17,12 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import arguments
 import torch
 from contest import (
     BASELINES,
     HEAD,
+    MOST_IMAGES,
     ROOT,
     Measured,
     ProgramError,
@@ -43,9 +45,10 @@ Program = list[str]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=48)
+    parser.add_argument("--images", type=arguments.whole(1, MOST_IMAGES), default=48)
     parser.add_argument("--dry", action="store_true", help="tiny images on the CPU")
-    parser.add_argument("--json", type=Path, default=ROOT / "outputs" / "gpu_bench.json")
+    default = ROOT / "outputs" / "gpu_bench.json"
+    parser.add_argument("--json", type=arguments.new_file, default=default)
     options = parser.parse_args()
     if not options.dry and not torch.accelerator.is_available():
         print("gpu_bench.py needs a GPU, and there is none; --dry makes tiny images on the CPU")
@@ -55,8 +58,7 @@ def main() -> int:
         # Compiled code is kept here, so that the second of two runs shows the cache at work.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{name}/compiled"
         found = contend(Path(name), options.images, until, dry=options.dry)
-    options.json.parent.mkdir(exist_ok=True)
-    options.json.write_text(json.dumps(found, indent=2) + "\n")
+    arguments.write_json(options.json, found)
     return 0
 
 

@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import arguments
 import numpy as np
 import torch
 from PIL import Image
@@ -29,7 +30,7 @@ PROMPTS = ["a red fox", "the moon on the sea", "a dog under the sun", "a green h
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", type=int, default=512, help="pixels a side")
+    parser.add_argument("--size", type=arguments.whole(16, 8192), default=512, help="pixels a side")
     options = parser.parse_args()
     if not torch.accelerator.is_available():
         print("no accelerator here")

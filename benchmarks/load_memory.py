@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import arguments
 import psutil
 import torch
 
@@ -64,7 +65,7 @@ def peak(model: Path, dtype: str, ranks: int, home: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--ranks", type=arguments.whole(1, 1024), default=4)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary)

@@ -5,6 +5,7 @@ pipeline (seconds since 1970), when the program ended, CPU seconds from the firs
 the most memory that the process had.
 """
 
+import argparse
 import functools
 import importlib.abc
 import importlib.util
@@ -14,8 +15,9 @@ import resource
 import runpy
 import sys
 import time
-from pathlib import Path
 from typing import Any
+
+import arguments
 
 PIPELINE = "diffusers.pipelines.flux.pipeline_flux"
 
@@ -78,18 +80,22 @@ def _device_mb() -> float:
 
 
 def main() -> None:
-    folder, program, *arguments = sys.argv[1:]
-    sys.argv = [program, *arguments]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=arguments.folder)
+    parser.add_argument("program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    sys.argv = [options.program, *options.arguments]
     meter = Meter()
     sys.meta_path.insert(0, meter)
     try:
-        if program == "runner":
+        if options.program == "runner":
             from runner.cli import main as run
 
-            sys.exit(run(arguments))
-        runpy.run_path(program, run_name="__main__")
+            sys.exit(run(options.arguments))
+        runpy.run_path(options.program, run_name="__main__")
     finally:
-        path = Path(folder) / f"{os.environ.get('RANK', '0')}.json"
+        path = options.folder / f"{os.environ.get('RANK', '0')}.json"
         path.write_text(json.dumps(meter.report()))
 
 

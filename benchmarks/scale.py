@@ -27,6 +27,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import arguments
+
 ROOT = Path(__file__).parents[1]
 LEFT = 1000  # images that are still to make
 MADE = 1000  # by the runner; the others are copies of them
@@ -37,9 +39,12 @@ STEPS = ("load", "plan", "merge", "scan", "survey", "batches", "count", "rebuild
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--folder", type=Path, help="where the images go (default: temporary)")
+    count = arguments.whole(10, 10**7)
+    parser.add_argument("--images", type=count, nargs="+", default=[10**3, 10**4, 10**5, 10**6])
+    parser.add_argument("--json", type=arguments.new_file)
+    parser.add_argument(
+        "--folder", type=arguments.folder, help="where the images go (default: temporary)"
+    )
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -52,8 +57,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             rows.append(measure(Path(folder), images))
     print_steps(rows)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    arguments.write_json(options.json, rows)
 
 
 def measure(folder: Path, images: int) -> dict[str, Any]:

@@ -12,10 +12,10 @@ normal replica. Prints a table and writes JSON.
 import argparse
 import heapq
 import itertools
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+
+import arguments
 
 from runner.shard import open_shards, shard, take
 from runner.store import LocalStore
@@ -85,11 +85,12 @@ def _launch(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--replicas", type=int, default=1024)
-    parser.add_argument("--images", type=int, default=1000, help="per replica")
-    parser.add_argument("--slow", type=float, default=0.1, help="share of slow replicas")
-    parser.add_argument("--slowness", type=float, default=4.0)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--replicas", type=arguments.whole(1), default=1024)
+    count, share = arguments.whole(1), arguments.real(0, 1)
+    parser.add_argument("--images", type=count, default=1000, help="per replica")
+    parser.add_argument("--slow", type=share, default=0.1, help="share of slow replicas")
+    parser.add_argument("--slowness", type=arguments.real(1, 1000), default=4.0)
+    parser.add_argument("--json", type=arguments.new_file)
     options = parser.parse_args()
     chance = random.Random(1)
     batches = options.replicas * options.images
@@ -111,8 +112,7 @@ def main() -> None:
     print(f"{'faults':<16} {'way':<8} {'makespan s':>10} {'of the ideal':>12}")
     for row in rows:
         print(f"{row['faults']:<16} {row['way']:<8} {row['s']:>10.0f} {row['of_ideal']:>12.3f}")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    arguments.write_json(options.json, rows)
 
 
 if __name__ == "__main__":

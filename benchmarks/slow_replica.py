@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import arguments
 import numpy as np
 from PIL import Image
 
@@ -35,10 +36,10 @@ TIMES = "SLOW_REPLICA_TIMES"  # the folder where ranks note when their calls wer
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=128)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--slowness", type=float, default=4.0)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--images", type=arguments.whole(8), default=128)
+    parser.add_argument("--runs", type=arguments.whole(1), default=3)
+    parser.add_argument("--slowness", type=arguments.real(1, 1000), default=4.0)
+    parser.add_argument("--json", type=arguments.new_file)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -59,8 +60,7 @@ def main() -> None:
             show(rows[-1])
     ratio = statistics.median(row["ratio"] for row in rows)
     print(f"median {ratio:.3f} of the ideal; images identical")
-    if options.json:
-        options.json.write_text(json.dumps({"runs": rows, "ratio": ratio}, indent=2) + "\n")
+    arguments.write_json(options.json, {"runs": rows, "ratio": ratio})
 
 
 def write_manifest(folder: Path, images: int) -> Path:
@@ -110,6 +110,8 @@ def row(out: Path, images: int) -> dict[str, Any]:
         int(path.name): [tuple(map(float, line.split())) for line in path.read_text().splitlines()]
         for path in out.with_suffix(".times").iterdir()
     }
+    if idle := [rank for rank, times in calls.items() if not times]:
+        raise SystemExit(f"rank {idle[0]} began too late to make an image; use more --images")
     begin = {rank: times[0][0] for rank, times in calls.items()}
     an_image = {rank: (times[-1][1] - times[0][0]) / len(times) for rank, times in calls.items()}
     first = min(begin.values())

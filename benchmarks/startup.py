@@ -6,7 +6,6 @@ has ended, and of CPU time. About 2 minutes on 2 idle cores.
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -17,6 +16,8 @@ import time
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+
+import arguments
 
 ROOT = Path(__file__).parents[1]
 BARE = str(Path(__file__).with_name("bare_image.py"))
@@ -46,8 +47,9 @@ def run(command: Sequence[str], image: Path) -> tuple[float, float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=9)
-    parser.add_argument("--json", type=Path, default=ROOT / "outputs" / "startup.json")
+    parser.add_argument("--runs", type=arguments.whole(1), default=9)
+    default = ROOT / "outputs" / "startup.json"
+    parser.add_argument("--json", type=arguments.new_file, default=default)
     options = parser.parse_args()
     times: dict[str, list[tuple[float, float, float]]] = {"runner": [], "bare script": []}
     with tempfile.TemporaryDirectory() as name:
@@ -81,8 +83,7 @@ def report(times: dict[str, list[tuple[float, float, float]]], path: Path) -> No
     print(f"asked: {TARGET} at most, until the image is there")
     about = {"date": date.today().isoformat(), "machine": f"{os.cpu_count()} cores"}
     about["machine"] += f", {platform.machine()}"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({**about, "runs": times, "medians": middle}, indent=2) + "\n")
+    arguments.write_json(path, {**about, "runs": times, "medians": middle})
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import arguments
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -25,13 +27,16 @@ EVERY = 100
 COLOURS = ("red", "green", "blue", "yellow")
 THINGS = ("fox", "cat", "dog", "house", "tree", "boat", "moon", "sun")
 PLACES = ("in the snow", "on the sea", "under the sun", "at night")
+THINGS_OF_A_COLOUR = [f"a {colour} {thing}" for colour in COLOURS for thing in THINGS]
+PAIRS = itertools.permutations(THINGS_OF_A_COLOUR, 2)
+TEXTS = [f"{one} and {two} {place}" for (one, two), place in itertools.product(PAIRS, PLACES)]
 SIZES = ((128, 128), (96, 160), (160, 96))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--images", type=arguments.whole(2 * EVERY, len(TEXTS)), default=1000)
+    parser.add_argument("--json", type=arguments.new_file)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -42,8 +47,7 @@ def main() -> None:
         print(f"{images:>6} images {size:>8.1f} MB", flush=True)
     ratio = samples[-1][1] / samples[0][1]
     print(f"after {samples[-1][0]} images {ratio:.3f} of after {samples[0][0]}")
-    if options.json:
-        options.json.write_text(json.dumps({"mb": samples, "ratio": ratio}, indent=2) + "\n")
+    arguments.write_json(options.json, {"mb": samples, "ratio": ratio})
 
 
 def measure(folder: Path, images: int) -> list[tuple[int, float]]:
@@ -51,7 +55,7 @@ def measure(folder: Path, images: int) -> list[tuple[int, float]]:
     manifest = folder / "job.yaml"
     prompts = [
         {"prompt": text, "parameters": {"height": height, "width": width}}
-        for text, (height, width) in zip(texts(images), itertools.cycle(SIZES), strict=False)
+        for text, (height, width) in zip(TEXTS[:images], itertools.cycle(SIZES), strict=False)
     ]
     values = {"model": "demo", "seed": 1, "parameters": {"num_inference_steps": 2}}
     manifest.write_text(json.dumps({**values, "output": str(folder / "out"), "prompts": prompts}))
@@ -62,14 +66,6 @@ def measure(folder: Path, images: int) -> list[tuple[int, float]]:
         check=True,
     ).stdout
     return [(int(images), float(size)) for images, size in map(bytes.split, output.splitlines())]
-
-
-def texts(count: int) -> list[str]:
-    """Different ones, in words that the model knows."""
-    things = [f"a {colour} {thing}" for colour in COLOURS for thing in THINGS]
-    pairs = itertools.permutations(things, 2)
-    found = [f"{one} and {two} {place}" for (one, two), place in itertools.product(pairs, PLACES)]
-    return found[:count]
 
 
 def child(manifest: Path) -> int:

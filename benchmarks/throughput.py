@@ -17,9 +17,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import arguments
 from contest import (
     BASELINES,
     HEAD,
+    MOST_IMAGES,
     ROOT,
     Item,
     Measured,
@@ -95,25 +97,28 @@ class Contest:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=128)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=demo.PARAMETERS["num_inference_steps"])
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--batch-size", default="auto", help="of the runner (default: auto)")
-    parser.add_argument("--json", type=Path, default=ROOT / "outputs" / "throughput.json")
+    parser.add_argument("--images", type=arguments.whole(1, MOST_IMAGES), default=128)
+    parser.add_argument("--runs", type=arguments.whole(1), default=5)
+    steps = demo.PARAMETERS["num_inference_steps"]
+    parser.add_argument("--steps", type=arguments.whole(1), default=steps)
+    parser.add_argument("--processes", type=arguments.whole(1, 1024), default=2)
+    size = arguments.batch_size
+    parser.add_argument("--batch-size", type=size, default="auto", help="of the runner")
+    default = ROOT / "outputs" / "throughput.json"
+    parser.add_argument("--json", type=arguments.new_file, default=default)
     options = parser.parse_args()
+    if options.images < options.processes:
+        parser.error(f"--images {options.images}: fewer than the {options.processes} processes")
     parameters = {**demo.PARAMETERS, "num_inference_steps": options.steps}
     job = items(options.images, sorted(demo.SIZES), parameters)
-    size = options.batch_size if options.batch_size == "auto" else int(options.batch_size)
     home = Path(tempfile.mkdtemp())
     try:
-        found = contend(Contest(home, job, options.processes, size), options.runs)
+        found = contend(Contest(home, job, options.processes, options.batch_size), options.runs)
     except ProgramError as error:
         raise SystemExit(str(error)) from None
     finally:
         shutil.rmtree(home)
-    options.json.parent.mkdir(exist_ok=True)
-    options.json.write_text(json.dumps(found, indent=2) + "\n")
+    arguments.write_json(options.json, found)
     print(f"\nwritten to {options.json}")
 
 
