@@ -94,7 +94,7 @@ class ModelSpec(Settings):
 class OutputSpec(Settings):
     dir: Text | None = None
     images_per_folder: Annotated[int, Field(ge=1)] | None = None
-    png_level: Annotated[int, Field(ge=0, le=9)] = 1  # 1 is several times faster than 6
+    png_level: Annotated[int, Field(ge=0, le=9)] = 1  # a quarter larger than 6, far faster
 
 
 # `1024x768` (width × height), or `default`: the pipeline's own → images of one call.
