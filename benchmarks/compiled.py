@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import arguments
 import numpy as np
 from PIL import Image
 from startup import ROOT, run
@@ -25,7 +26,9 @@ IMAGES = {(128, 128): 5, (160, 96): 4}  # by height and width: batches of 4, 1 a
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=3, help="of what takes no compiler")
+    parser.add_argument(
+        "--runs", type=arguments.whole(1), default=3, help="of what takes no compiler"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{name}/code"
