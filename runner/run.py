@@ -119,7 +119,8 @@ def _work_and_wait(rank: Rank, start: Start, launch: Launch, lock: FolderLock) -
         _report(start, rank, launch)
         lock.release()
 
-    with Progress(rank.store, start.missing, launch.started):
+    at_once = min(launch.replicas, len(start.pending)) * start.manifest.largest_batch
+    with Progress(rank.store, start.missing, launch.started, at_once):
         try:
             work(rank, start, on_lost)
         except Exception:
