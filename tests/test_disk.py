@@ -117,7 +117,7 @@ def test_a_disk_without_room_for_one_image_is_refused(
     from runner.plan import Plan
 
     loaded = load(job.manifest)
-    plan = Plan(loaded.manifest, loaded.prompts, loaded.path)
+    plan = Plan(loaded.manifest, loaded.prompts, loaded.root)
     folder = OutputFolder(tmp_path, OutputSpec())
     disk.check(folder)
     assert disk.notice(folder, plan, 3) is None
