@@ -114,6 +114,6 @@ def _line(finished: int, total: int, per_second: float) -> str:
     words = f"{finished} of {counted(total, 'image')}"
     if not per_second:
         return words
-    rate = f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.2g}"
+    rate = f"{per_second:.0f}" if per_second >= 9.95 else f"{per_second:#.2g}"
     left = f", about {duration((total - finished) / per_second)} left" if finished < total else ""
     return f"{words}, {rate} images/s{left}"

@@ -52,7 +52,8 @@ def test_a_line_tells_the_rate_and_the_time_left() -> None:
     assert _line(29, 64, 0.0) == "29 of 64 images"
     assert _line(29, 64, 2.4) == "29 of 64 images, 2.4 images/s, about 15 s left"
     assert _line(29, 64, 0.00307) == "29 of 64 images, 0.0031 images/s, about 3 h 10 min left"
-    assert _line(64, 64, 123.4) == "64 of 64 images, 123 images/s"
+    assert _line(29, 64, 2.0) == "29 of 64 images, 2.0 images/s, about 18 s left"
+    assert _line(64, 64, 9.96) == "64 of 64 images, 10 images/s"
 
 
 def test_the_time_left_on_a_bar_is_that_of_the_rate() -> None:
