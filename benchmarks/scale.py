@@ -206,7 +206,7 @@ def opened(manifest: Path) -> tuple[Any, Any, Any]:
     loaded = load(manifest)
     folder = OutputFolder(Path(str(loaded.manifest.output.dir)), loaded.manifest.output)
     full = fill(loaded.manifest, decide(loaded.manifest, recorded_in(folder)))
-    plan = Plan(full, loaded.prompts, loaded.path)
+    plan = Plan(full, loaded.prompts, loaded.root)
     return folder, plan, Fingerprints(full, model.identity(full.model))
 
 
@@ -235,7 +235,7 @@ def measure_steps(manifest: str) -> None:
     images = len(plan)
     calls: dict[str, Callable[[], Any]] = {
         "load": lambda: load(Path(manifest)),
-        "plan": lambda: Plan(plan.manifest, plan.prompts, plan.path),
+        "plan": lambda: Plan(plan.manifest, plan.prompts, plan.root),
         "merge": lambda: merge(folder.journals, len(plan)),
         "scan": lambda: folder.scan(len(plan)),
         "survey": lambda: survey(folder, plan, prints, record, set()),

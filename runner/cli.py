@@ -261,7 +261,7 @@ def _validate(options: argparse.Namespace) -> int:
     from runner.plan import Plan
 
     loaded = load(options.manifest, options.set)
-    plan = Plan(loaded.manifest, loaded.prompts, loaded.path)
+    plan = Plan(loaded.manifest, loaded.prompts, loaded.root)
     prompts, images = counted(len(loaded.prompts), "prompt"), counted(len(plan), "image")
     print(f"{options.manifest}: good; {prompts}, {images}")
     return ExitCode.COMPLETE

@@ -3,6 +3,7 @@
 from __future__ import annotations  # array[int] is no type at run time before 3.12
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -26,18 +27,22 @@ MARKS = {  # keys of the first line of each report, which together only ours hav
 MOST_BYTES = 1 << 24  # of a report that are read to know it
 HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your own manifest.\n"
 ABSENT, NO_FILE = -1, -2  # in place of a size; a link, a folder or a pipe is no file of ours
+READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @contextlib.contextmanager
 def told_as_refusal() -> Iterator[None]:
     """Raises FolderError for what the system refuses before work began. A disk that is full or
-    broken may be mended: no fault of what was asked for."""
+    broken may be mended: no fault of what was asked for. One that is read-only at the start was
+    asked for."""
     try:
         yield
     except OSError as error:
-        if isinstance(error, RunnerError) or error.errno in files.DISK_ERRORS or not error.filename:
+        is_broken = error.errno in files.DISK_ERRORS - {errno.EROFS}
+        if isinstance(error, RunnerError) or is_broken or not error.filename:
             raise
-        raise FolderError(f"{error.filename}: {error.strerror}") from error
+        remedy = "; make it writable, or use another folder" if error.errno in READ_ONLY else ""
+        raise FolderError(f"{error.filename}: {error.strerror}{remedy}") from error
 
 
 @dataclass(slots=True)

@@ -174,6 +174,7 @@ class Loaded:
     manifest: Manifest
     prompts: Sequence[Prompt]
     path: Path
+    root: Node  # of the file, for the places of later problems
 
 
 def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
@@ -187,14 +188,15 @@ def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
         spec = manifest.model.model_copy(update={"id": str(local.resolve())})
         manifest = manifest.model_copy(update={"model": spec})
     if not isinstance(manifest.prompts, PromptFile):
-        return Loaded(manifest, tuple(item.found_good() for item in manifest.prompts), path)
+        good = tuple(item.found_good() for item in manifest.prompts)
+        return Loaded(manifest, good, path, root)
     file = _path(root, ("prompts", "file"), path.parent, manifest.prompts.file)
     place = root.walk(("prompts", "file"))[0].place
     if not file.is_file():
         raise ManifestError([Problem(place, f"no prompt file {file.resolve()}")])
     # As run, a manifest is found in another folder: its prompt file by the full path.
     manifest = manifest.model_copy(update={"prompts": PromptFile(file=str(file.resolve()))})
-    return Loaded(manifest, FilePrompts(file, str(file)), path)
+    return Loaded(manifest, FilePrompts(file, str(file)), path, root)
 
 
 def _path(root: Node, key: tuple[str, ...], folder: Path, name: str) -> Path:

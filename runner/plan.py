@@ -12,19 +12,20 @@ import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from runner.errors import ManifestError, Problem
 from runner.manifest import Manifest
 from runner.prompts import (
     MAX_SEED,
+    FilePrompts,
     Prompt,
     is_text,
     repeated_sums,
     settings_of,
     text_sums,
 )
+from runner.yaml_tree import Node
 
 __all__ = [
     "Fingerprints",
@@ -98,9 +99,9 @@ class Plan:
     Raises ManifestError where a derived seed leaves the range of seeds.
     """
 
-    def __init__(self, manifest: Manifest, prompts: Sequence[Prompt], path: Path) -> None:
+    def __init__(self, manifest: Manifest, prompts: Sequence[Prompt], root: Node) -> None:
         self.manifest = manifest
-        self.path = path  # of the manifest, for what is wrong
+        self.root = root  # of the manifest as it is written, for the places of what is wrong
         self.prompts = prompts
         self._defaults, self._default_count = self._merge({})
         # The index of each prompt's first image; None while every prompt has one image.
@@ -142,7 +143,7 @@ class Plan:
                     seen.add(key)
                     self.settings.append((place, parameters))
             if seed is not None and seed + count - 1 > MAX_SEED:
-                self._refuse_seed(f"prompts[{place}].seed", seed, count)
+                self._refuse_seed(self.where(place), seed, count)
             firsts.append(total)
             for index in range(total, total + count):
                 batches.add(index, key, limit)
@@ -153,7 +154,7 @@ class Plan:
         self._batches = batches.finish()
         start = self.manifest.seed.start if self.manifest.seed else None
         if start is not None and start + total - 1 > MAX_SEED:
-            self._refuse_seed("seed", start, total)
+            self._refuse_seed(self.root.walk(("seed",))[0].place, start, total)
 
     def _most(self, parameters: Mapping[str, Any]) -> int:
         """How many images of these parameters a batch may have."""
@@ -162,10 +163,22 @@ class Plan:
             return manifest.batch_size
         return batch_limit(manifest.batch_sizes, size_name(parameters))
 
-    def _refuse_seed(self, name: str, seed: int, count: int) -> None:
+    def _refuse_seed(self, place: str, seed: int, count: int) -> None:
         last = f"the last of {count} images would get {seed + count - 1}"
-        message = f"{name}: {seed}: {last}, over {MAX_SEED}; use a smaller seed"
-        raise ManifestError([Problem(str(self.path), message)])
+        message = f"seed: {seed}: {last}, over {MAX_SEED}; use a smaller seed"
+        raise ManifestError([Problem(place, message)])
+
+    def where(self, place: int, *names: str) -> str:
+        """The file and line of a prompt, for what is wrong with it; of the manifest's own
+        parameters where the prompt has these from there."""
+        if names and self.prompts[place].parameters.keys().isdisjoint(names):
+            for name in names:
+                node, found = self.root.walk(("parameters", name))
+                if found == ("parameters", name):
+                    return f"{node.place}: parameters"
+        if isinstance(self.prompts, FilePrompts):
+            return self.prompts.where(place)
+        return f"{self.root.walk(('prompts', place))[0].place}: prompts[{place}]"
 
     def __len__(self) -> int:
         return self.total

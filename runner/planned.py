@@ -52,7 +52,7 @@ def show(
     resolved = decide(loaded.manifest, recorded)
     is_drawn = loaded.manifest.seed is None and recorded is None
     manifest, offline = _with_revision(loaded.manifest, resolved)
-    plan = Plan(manifest, loaded.prompts, loaded.path)
+    plan = Plan(manifest, loaded.prompts, loaded.root)
     if is_drawn:
         refuse_to_draw(folder, plan)
     world = World(world_size=world_size)

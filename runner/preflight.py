@@ -70,8 +70,8 @@ def _check_sizes(plan: Plan, multiple: int) -> None:
                 low = value // multiple * multiple
                 valid = " or ".join(str(v) for v in (low, low + multiple) if v)
                 raise ModelError(
-                    f"prompts[{place}]: {name} {value} is no multiple of {multiple}, which "
-                    f"{plan.manifest.model.id} needs; use {valid}"
+                    f"{plan.where(place, name)}: {name} {value} is no multiple of {multiple}, "
+                    f"which {plan.manifest.model.id} needs; use {valid}"
                 )
 
 
@@ -79,7 +79,7 @@ def _unknown(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[str]:
     known = {name: name for name in call.arguments if name not in ("self", "prompt")}
     for name, place in plan.names.items():
         if name not in known and not call.takes_any:
-            yield f"prompts[{place}]: {class_name} takes no {name}{_hint(name, known)}"
+            yield f"{plan.where(place, name)}: {class_name} takes no {name}{_hint(name, known)}"
 
 
 def _hint(name: str, known: Mapping[str, str]) -> str:
@@ -99,7 +99,7 @@ def _type_faults(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[st
             fault = f"{name}: {class_name} takes {wanted}, not {given}"
             if fault not in seen:
                 seen.add(fault)
-                yield f"prompts[{place}]: {fault}; write {_instead(wanted, value)}"
+                yield f"{plan.where(place, name)}: {fault}; write {_instead(wanted, value)}"
 
 
 def _instead(wanted: str, value: Any) -> str:
@@ -122,7 +122,8 @@ def _refusals(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[str]:
         if reason and named and reason not in seen:
             seen.add(reason)
             remedy = _allowed(call, parameters, named, reason) or f"change {' or '.join(named)}"
-            yield f"prompts[{place}]: {class_name}: {reason.rstrip('.')}; {remedy}"
+            where = plan.where(place, *named)
+            yield f"{where}: {class_name}: {reason.rstrip('.')}; {remedy}"
 
 
 def _allowed(

@@ -207,6 +207,15 @@ class FilePrompts(Sequence[Prompt]):
             return [self[i] for i in range(*index.indices(len(self)))]
         return next(self._read([range(len(self))[index]]))
 
+    def where(self, place: int) -> str:
+        """`list.jsonl:5`: the lines are counted only for what is wrong with one."""
+        number, left = 1, self.starts[place]
+        with self.path.open("rb") as file:
+            while left and (part := file.read(min(left, 1 << 20))):
+                number += part.count(b"\n")
+                left -= len(part)
+        return f"{self.shown}:{number}"
+
     def checksum(self) -> int:
         """Equal for equal prompts."""
         return zlib.crc32(self._sums.tobytes())
@@ -241,7 +250,7 @@ class FilePrompts(Sequence[Prompt]):
             line = line.removeprefix(codecs.BOM_UTF8)
         if _sum(line) != self._sums[place]:
             raise InterruptedRunError(
-                f"{self.shown}: prompts[{place}] is not what it was when the job began; {_CHANGED}"
+                f"{self.where(place)}: not what it was when the job began; {_CHANGED}"
             )
         if self.read is _json_prompt:  # known to be good: nothing is checked again
             value = (pydantic_core.from_json if self._is_plain[place] else json.loads)(line)

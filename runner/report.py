@@ -51,7 +51,8 @@ class Counts:
     failed_now: int = 0  # of those failed, the ones of this launch, or of what came after it
     skipped: int = 0  # flagged, and the manifest says on_flagged: skip
     made: int = 0  # of those done, the ones of this launch
-    left: int = 0  # of those that this launch was asked for, not done
+    asked: int = 0  # those that this launch was asked for
+    left: int = 0  # of those asked for, not done
     left_failed: int = 0  # of those left, failed
     truncated: int = 0  # of those done, with a text that a tokenizer cut
     first_truncated: list[int] = field(default_factory=list)
@@ -89,6 +90,7 @@ def count(states: bytearray, record: Record, asked: bytearray, launch: Launch) -
         done=states.count(DONE),
         failed=states.count(FAILED),
         skipped=states.count(SKIPPED),
+        asked=of_asked.total(),
         left=of_asked[LEFT] + of_asked[FAILED],
         left_failed=of_asked[FAILED],
     )
@@ -231,8 +233,8 @@ def truncation_notice(counts: Counts) -> str:
     )
 
 
-def sentence(summary: Mapping[str, Any], folder: OutputFolder) -> str:
-    """The summary in one line."""
+def sentence(summary: Mapping[str, Any], counts: Counts, folder: OutputFolder) -> str:
+    """The summary in one line, and what is left of a part, where a part was asked for."""
     parts = [f"{summary['outcome']}: {summary['done']} of {counted(summary['images'], 'image')}"]
     parts[0] += f" in {folder.dir}"
     if summary["made"]:
@@ -244,6 +246,8 @@ def sentence(summary: Mapping[str, Any], folder: OutputFolder) -> str:
         parts.append(f"{summary['skipped']} skipped, see {folder.failures.name}")
     if summary["missing"]:
         parts.append(f"{summary['missing']} missing")
+    if counts.left and counts.asked < counts.total:
+        parts.append(f"{counts.left} left of the {counts.asked} asked for")
     if summary["outcome"] == "interrupted":
         parts.append("run the same command again to go on")
     return "; ".join(parts)

@@ -119,7 +119,8 @@ def _work_and_wait(rank: Rank, start: Start, launch: Launch, lock: FolderLock) -
         _report(start, rank, launch)
         lock.release()
 
-    with Progress(rank.store, start.missing, launch.started):
+    at_once = min(launch.replicas, len(start.pending)) * start.manifest.largest_batch
+    with Progress(rank.store, start.missing, launch.started, at_once):
         try:
             work(rank, start, on_lost)
         except Exception:
@@ -184,6 +185,7 @@ def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
         report.rebuild(folder, plan, record, states, launch.id)
         report.write_summary(folder, summary, launch.id)
     told = summary if start.pending else {**summary, "made": 0}
-    for line in filter(None, (report.truncation_notice(counts), report.sentence(told, folder))):
+    words = report.sentence(told, counts, folder)
+    for line in filter(None, (report.truncation_notice(counts), words)):
         print(f"runner: {line}", file=sys.stderr, flush=True)
     return report.exit_code(outcome)

@@ -204,7 +204,7 @@ def _record(folder: OutputFolder, start: Start) -> None:
 def _start(job: Job, resolved: Resolved, launch: str) -> Start:
     manifest = fill(job.loaded.manifest, resolved)
     fingerprints = Fingerprints(manifest, model.identity(manifest.model))
-    plan = Plan(manifest, job.loaded.prompts, job.loaded.path)
+    plan = Plan(manifest, job.loaded.prompts, job.loaded.root)
     return Start(launch, 0, resolved, manifest, plan, fingerprints, array("Q"))
 
 
@@ -316,6 +316,7 @@ def asked(
         dtype=dtype,
         batch_size=manifest.largest_batch,
         images=plan.tasks,
+        where=plan.where,
         device=device,
         component_bytes=lambda: component_bytes(spec, dtype),
         machine=lambda: machine or this_machine(world),

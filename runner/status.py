@@ -36,7 +36,7 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
         raise refusal(f"the last launch was refused: {why}", ExitCode.REFUSED)
     recorded, live = recorded_in(folder), live_launches(folder)
     manifest = fill(loaded.manifest, decide(loaded.manifest, recorded))
-    plan = Plan(manifest, loaded.prompts, loaded.path)
+    plan = Plan(manifest, loaded.prompts, loaded.root)
     fingerprints = Fingerprints(manifest, model.identity(manifest.model))
     if recorded is None:
         if loaded.manifest.seed is None:
@@ -65,7 +65,7 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
         with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
             report.rebuild(folder, plan, record, states, launch.id)
             report.write_summary(folder, summary, launch.id)
-    return {**summary, "sentence": report.sentence(summary, folder)}
+    return {**summary, "sentence": report.sentence(summary, counts, folder)}
 
 
 def _never_run(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints) -> dict[str, Any]:

@@ -3,7 +3,7 @@ and no more than any machine has. And as they read them."""
 
 import re
 
-__all__ = ["MAX_BYTES", "bytes_in", "counted", "whole_number"]
+__all__ = ["MAX_BYTES", "bytes_in", "counted", "duration", "whole_number"]
 
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 MAX_BYTES = 2**50
@@ -29,3 +29,11 @@ def counted(number: int, word: str) -> str:
     """`1 batch`, `2 batches`."""
     plural = f"{word}es" if word.endswith(("s", "x", "ch")) else f"{word}s"
     return f"{number} {word if number == 1 else plural}"
+
+
+def duration(seconds: float) -> str:
+    """`15 s`, `4 min`, `3 h 10 min`."""
+    if seconds < 59.5:
+        return f"{max(1, round(seconds))} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

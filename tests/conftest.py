@@ -75,7 +75,7 @@ def plan(manifest: Callable[..., Path]) -> Callable[..., Plan]:
 
 
 def plan_of(loaded: Loaded) -> Plan:
-    return Plan(loaded.manifest, loaded.prompts, loaded.path)
+    return Plan(loaded.manifest, loaded.prompts, loaded.root)
 
 
 def launch(

@@ -71,17 +71,24 @@ def test_no_inode_left(tmp_path: Path, small_disk: Path) -> None:
 
 
 @needs_root
-def test_a_disk_that_turned_read_only(tmp_path: Path, small_disk: Path) -> None:
+def test_a_disk_that_is_read_only(tmp_path: Path, small_disk: Path) -> None:
+    """Refused before work began, whatever there is to do."""
     job = Job(tmp_path, 60, output=small_disk / "out")
+
+    def is_refused(name: str, status: int) -> None:
+        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+        refused = job.run()
+        assert refused.code == 2
+        words = f"{name}: Read-only file system; make it writable, or use another folder\n"
+        assert refused.err.endswith(words)
+        assert job.status() == status
+        subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+
+    is_refused("out", 75)
     job.run(hooks={"kill": {"prompt 9": 1}})
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    assert job.status() == 75
-    refused = job.run()
-    assert refused.code == 1  # a disk may be mended; 2 would tell a scheduler not to try again
-    assert refused.err.count("Read-only file system") == 1
-    assert "Traceback" not in refused.err
-    subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+    is_refused("guard", 75)
     assert job.run().code == 0
+    is_refused("guard", 0)
 
 
 @needs_root
@@ -110,7 +117,7 @@ def test_a_disk_without_room_for_one_image_is_refused(
     from runner.plan import Plan
 
     loaded = load(job.manifest)
-    plan = Plan(loaded.manifest, loaded.prompts, loaded.path)
+    plan = Plan(loaded.manifest, loaded.prompts, loaded.root)
     folder = OutputFolder(tmp_path, OutputSpec())
     disk.check(folder)
     assert disk.notice(folder, plan, 3) is None

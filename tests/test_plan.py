@@ -17,6 +17,7 @@ from runner.manifest import Manifest
 from runner.plan import Fingerprints, Plan, Task, canonical
 from runner.prompts import Prompt
 from runner.units import counted
+from runner.yaml_tree import Node
 
 Make = Callable[..., Plan]
 
@@ -61,9 +62,9 @@ def test_null_unsets_a_default(plan: Make) -> None:
 def test_derived_seeds_stay_in_range(plan: Make) -> None:
     top = 2**63 - 1
     assert plan(f"model: demo\nseed: {top}\nprompts: [a]").task(0).seed == top
-    with pytest.raises(ManifestError, match=f"seed: {top}: .* smaller seed"):
+    with pytest.raises(ManifestError, match=f"job.yaml:2: seed: {top}: .* smaller seed"):
         plan(f"model: demo\nseed: {top}\nprompts: [a, b, c]")
-    with pytest.raises(ManifestError, match=r"prompts\[1\].seed"):
+    with pytest.raises(ManifestError, match=r"job.yaml:3: prompts\[1\]: seed: "):
         plan(
             f"model: demo\nseed: 1\nprompts: [a, {{prompt: b, seed: {top}, "
             "parameters: {num_images_per_prompt: 2}}]"
@@ -95,7 +96,7 @@ def test_batches_partition_the_plan(heights: list[int], size: int, images: int) 
     prompts = tuple(Prompt(prompt="a", parameters={"height": h}) for h in heights)
     values = {"model": "demo", "batch_size": size, "prompts": [{"prompt": "a"}]}
     manifest = Manifest.model_validate({**values, "parameters": {"num_images_per_prompt": images}})
-    made = Plan(manifest, prompts, Path("job.yaml"))
+    made = Plan(manifest, prompts, Node({}, "job.yaml"))
     batches = [made.batch(i) for i in range(made.batch_count)]
     assert sorted(index for batch in batches for index in batch) == list(range(len(made)))
     assert len(made) == images * len(heights)

@@ -10,7 +10,8 @@ from typing import Any
 import diffusers
 import pytest
 
-from runner.errors import ModelError
+from runner.errors import ManifestError, ModelError
+from runner.manifest import load
 from runner.plan import Plan
 from runner.preflight import _hint, check
 from runner.signature import pipeline_call
@@ -71,10 +72,43 @@ def fault(tmp_path: Path, plan: Callable[..., Plan]) -> Callable[..., str]:
         try:
             check(plan(model=str(tmp_path), prompts=prompts), tmp_path)
         except ModelError as error:
-            return str(error)
+            return str(error).partition("job.yaml:1: ")[2]
         return ""
 
     return told
+
+
+def test_the_place_of_a_fault(
+    manifest: Callable[..., Path], plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """File and line, of the prompt or of the parameters that it has from the manifest."""
+    (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    (tmp_path / "list.jsonl").write_text(
+        '\n"a"\n\n{"prompt": "b", "parameters": {"sigmas": 1}}\n{"prompt": "c", "seed": 7}\n'
+    )
+    head = f"model: {tmp_path}\nparameters:\n  height: 64\n  strength: 1\nprompts:"
+
+    def lines(prompts: str, *sets: str) -> list[str]:
+        loaded = load(manifest(f"{head} {prompts}\n"), sets)
+        with pytest.raises(ModelError) as caught:
+            check(Plan(loaded.manifest, loaded.prompts, loaded.root), tmp_path)
+        return [line.partition(f"{tmp_path}/")[2] or line for line in str(caught.value).split("\n")]
+
+    assert lines("{file: list.jsonl}") == ["job.yaml:4: parameters: FluxPipeline takes no strength"]
+    [told] = lines("{file: list.jsonl}", "parameters.strength=null")
+    assert told.startswith("list.jsonl:4: sigmas: FluxPipeline takes list")
+    [told] = lines("\n- a\n- prompt: b\n  parameters: {sigmas: 1}", "parameters.strength=null")
+    assert told.startswith("job.yaml:7: prompts[1]: sigmas: FluxPipeline takes list")
+    [told] = lines("[a]", "parameters.strength=null", "parameters.sigmas=1")
+    assert told.startswith("--set parameters.sigmas=1: parameters: sigmas: FluxPipeline takes list")
+
+
+def test_the_line_of_a_seed_in_a_prompt_file(plan: Callable[..., Plan], tmp_path: Path) -> None:
+    seed = 2**63 - 1
+    prompt = {"prompt": "a", "seed": seed, "parameters": {"num_images_per_prompt": 2}}
+    (tmp_path / "list.jsonl").write_text(f'"b"\n\n{json.dumps(prompt)}\n')
+    with pytest.raises(ManifestError, match=f"list.jsonl:3: seed: {seed}: the last of 2 images"):
+        plan(model="demo", prompts={"file": "list.jsonl"})
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from runner.cli import main
 from runner.errors import ExitCode, ManifestError, ModelError, StrategyError
 from runner.manifest import load
+from runner.start import asked, settle
 from runner.strategies import Asked, Strategy
 from runner.strategies.auto import choose
 from runner.strategies.backends import BACKENDS, Backend
@@ -265,6 +266,25 @@ def test_unified_takes_only_what_divides(flux, qwen):
     refused('the negative prompt "a red fox" has 13 tokens', unified, qwen, world_size=4,
             prompts=("the moon",), parameters={"negative_prompt": "a red fox"})  # fmt: skip
     resolve(unified, qwen, world_size=4, prompts=("the moon",))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "common", "words"),
+    [
+        ({"parameters": {"height": 48, "width": 48}}, SIZE, "list.jsonl:3: the image 48×48 has 9"),
+        ({"prompt": "a red fox"}, SIZE, 'list.jsonl:3: the prompt "a red fox" has 13'),
+        ({}, {"height": 48, "width": 48}, "job.yaml:1: parameters: the image 48×48 has 9"),
+        ({}, {**SIZE, "negative_prompt": "a red fox"}, "job.yaml:1: parameters: the negative pr"),
+    ],
+)
+def test_the_line_of_a_length(qwen, plan, tmp_path, prompt, common, words):
+    line = json.dumps({"prompt": "the moon", **prompt})
+    (tmp_path / "list.jsonl").write_text(f'"the moon"\n\n{line}\n')
+    unified = {"kind": "context_parallel", "ulysses_degree": 2, "ring_degree": 2}
+    values = {"strategy": unified, "parameters": common, "prompts": {"file": "list.jsonl"}}
+    made, world = plan(model=str(qwen), **values), World(world_size=4)
+    with pytest.raises(StrategyError, match=f"{tmp_path}/{words}"):
+        settle(made, asked(made, qwen, world, "cpu"), world)
 
 
 def test_odd_texts_take_the_anything_variant(qwen):

@@ -100,6 +100,10 @@ class _Image:
     parameters: Mapping[str, Any]
 
 
+def _by_number(place: int, *names: str) -> str:
+    return f"prompts[{place}]"
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What preconditions look at, all of it known before weights load."""
@@ -114,6 +118,8 @@ class Asked:
     machine: Callable[[], Machine | None]  # that will do the work; None without accelerators
     planned: Machine | None = None  # another machine, which will do the work
     trusts_code: bool = False  # the manifest lets code from the hub run
+    # A prompt's file and line, or those of the parameters that it has from elsewhere.
+    where: Callable[..., str] = _by_number
 
     @property
     def target(self) -> str | None:

@@ -92,7 +92,7 @@ class ContextParallel(SequenceParallel):
                 f"strategy: ring_degree {self.ring_degree} with batch_size {asked.batch_size}: "
                 f"texts of unequal length need an attention mask, which ring attention gets wrong"
             )
-        return self._fault_of_lengths(counts, masks)
+        return self._fault_of_lengths(asked, counts, masks)
 
     def takes(self, heads: int | None) -> bool:
         """Whether the Ulysses ranks can share the heads."""
@@ -100,24 +100,24 @@ class ContextParallel(SequenceParallel):
             return True
         return self.anything != "" and takes_padded_heads(heads, self.ulysses_degree)
 
-    def _fault_of_lengths(self, counts: Sequence[Length], masks: bool) -> str:
-        for place, what, count in counts:
+    def _fault_of_lengths(self, asked: Asked, counts: Sequence[Length], masks: bool) -> str:
+        for place, names, what, count in counts:
             if count < self.ranks:
                 return (
-                    f"prompts[{place}]: {what} has {counted(count, 'token')}, fewer than "
-                    f"{self.ranks} ranks a replica"
+                    f"{asked.where(place, *names)}: {what} has {counted(count, 'token')}, fewer "
+                    f"than {self.ranks} ranks a replica"
                 )
+        shifts = masks and self.ulysses_degree > 2
         odd = next((found for found in counts if found.tokens % self.ranks), None)
-        if odd is None:
+        if odd is None or (self.anything and not shifts):
             return ""
-        words = (
-            f"prompts[{odd.place}]: {odd.what} has {counted(odd.tokens, 'token')}, no multiple of"
-        )
-        if masks and self.ulysses_degree > 2:
+        where = asked.where(odd.place, *odd.names)
+        words = f"{where}: {odd.what} has {counted(odd.tokens, 'token')}, no multiple of"
+        if shifts:
             # diffusers 0.42.1 shifts the mask of padded texts: a wrong image, no error.
             return f"{words} {self.ranks} ranks, which is right in batches on 2 ranks only"
         factors = f"ulysses {self.ulysses_degree} × ring {self.ring_degree} = {self.ranks}"
-        return "" if self.anything else f"{words} {factors} ranks"
+        return f"{words} {factors} ranks"
 
     def _settled(self, facts: ModelFacts, counts: Sequence[Length]) -> Self:
         """With the "anything" variant where token counts or heads do not divide."""

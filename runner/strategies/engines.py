@@ -69,7 +69,7 @@ def check_lengths(kind: str, ranks: int, asked: Asked, facts: ModelFacts) -> Non
     """Raises StrategyError for an image or a text whose tokens do not divide by the ranks: the
     package would end in an assertion, or draw a wrong image."""
     counts = lengths(asked, facts)
-    for place, what, count in counts:
+    for place, names, what, count in counts:
         if count % ranks:
             shared = ContextParallel().model_copy(update={"ulysses_degree": ranks})
             ways = (
@@ -83,7 +83,7 @@ def check_lengths(kind: str, ranks: int, asked: Asked, facts: ModelFacts) -> Non
                 if not any(found.tokens % ranks for found in lengths(job, facts))
             ][:1]
             raise StrategyError(
-                f"prompts[{place}]: {what} has {counted(count, 'token')}, no multiple of the "
-                f"{ranks} ranks that share them, which {kind} needs; use "
+                f"{asked.where(place, *names)}: {what} has {counted(count, 'token')}, no multiple "
+                f"of the {ranks} ranks that share them, which {kind} needs; use "
                 f"{', or '.join(ways) or without_plan(asked)}"
             )

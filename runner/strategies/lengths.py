@@ -13,6 +13,7 @@ class Length(NamedTuple):
     """A count of tokens that the ranks share."""
 
     place: int  # the first prompt that has it
+    names: tuple[str, ...]  # of the parameters that make it, or `prompt`
     what: str  # "the image 64×64", "the text", "the prompt …"
     tokens: int
 
@@ -20,7 +21,8 @@ class Length(NamedTuple):
 def lengths(asked: Asked, facts: ModelFacts, most: int | None = None) -> list[Length]:
     """Every distinct count of tokens, as far as known. Texts are counted by their model's
     tokenizer, with `most` only those that may have fewer tokens than that."""
-    found: dict[tuple[str, int], int] = {}
+    found: dict[tuple[str, int], tuple[int, tuple[str, ...]]] = {}
+    of_image, of_text = ("height", "width"), ("max_sequence_length",)
     texts: dict[tuple[str, int], tuple[int, str]] = {}
     seen: Any = None
     for image in asked.images():
@@ -36,17 +38,18 @@ def lengths(asked: Asked, facts: ModelFacts, most: int | None = None) -> list[Le
         count = facts.image_tokens(image.parameters)
         if count is not None:
             height, width = facts.size(image.parameters)
-            found.setdefault((f"the image {width}×{height}", count), image.prompt_index)
+            found.setdefault((f"the image {width}×{height}", count), (image.prompt_index, of_image))
         if cut is not None and not facts.text_varies:
-            found.setdefault(("the text", cut), image.prompt_index)
+            found.setdefault(("the text", cut), (image.prompt_index, of_text))
     counts = facts.tokens_of([text for text, _ in texts]) if texts else []
     for ((text, cut), (place, name)), count in zip(texts.items(), counts, strict=True):
-        found.setdefault((f'the {name} "{text[:40]}"', min(count, cut)), place)
-    return [Length(place, what, count) for (what, count), place in found.items()]
+        what = f'the {name.replace("_", " ")} "{text[:40]}"'
+        found.setdefault((what, min(count, cut)), (place, (name,)))
+    return [Length(*first, what, count) for (what, count), first in found.items()]
 
 
 def _texts(prompt: str, parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "prompt", prompt
     negative = parameters.get("negative_prompt")
     if isinstance(negative, str):
-        yield "negative prompt", negative
+        yield "negative_prompt", negative

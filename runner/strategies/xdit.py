@@ -7,10 +7,11 @@ leaves the image on the last rank of the replica, which therefore leads.
 What xfuser would refuse deep in a call, or draw wrong, is refused here before weights load.
 """
 
+import functools
 import importlib.util
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -227,43 +228,50 @@ class XDit(StrategyBase):
         for image in asked.images():
             if image.parameters is seen:
                 continue
-            seen, place = image.parameters, f"prompts[{image.prompt_index}]"
+            seen, where = image.parameters, functools.partial(asked.where, image.prompt_index)
             if is_wrapped:
-                self._check_parameters(place, image.parameters, facts, supported)
+                self._check_parameters(where, image.parameters, facts, supported)
             if has_rows:
-                self._check_rows(place, image.parameters, facts)
+                self._check_rows(where, image.parameters, facts)
 
     def _check_parameters(
-        self, place: str, parameters: Mapping[str, Any], facts: ModelFacts, supported: Supported
+        self,
+        where: Callable[[str], str],
+        parameters: Mapping[str, Any],
+        facts: ModelFacts,
+        supported: Supported,
     ) -> None:
         ignored = [name for name in supported.ignores if name in parameters]
         if ignored:
             raise StrategyError(
-                f"{place}: {ignored[0]}: xfuser's {facts.pipeline_class} ignores it; leave it out, "
-                f"or use {native(facts)}"
+                f"{where(ignored[0])}: {ignored[0]}: xfuser's {facts.pipeline_class} ignores it; "
+                f"leave it out, or use {native(facts)}"
             )
         if parameters.get("eta") and self._splits:
             raise StrategyError(
-                f"{place}: eta: the ranks would add the same noise to their different parts of the "
-                f"image; leave it out, or use data_parallel"
+                f"{where('eta')}: eta: the ranks would add the same noise to their different parts "
+                f"of the image; leave it out, or use data_parallel"
             )
         guidance = parameters.get("guidance_scale")
         if self.cfg_degree == 2 and guidance is not None and guidance <= 1:
             raise StrategyError(
-                f"{place}: guidance_scale {guidance} makes no second image for cfg_degree 2 to "
-                f"share; use a guidance_scale over 1, or cfg_degree: 1"
+                f"{where('guidance_scale')}: guidance_scale {guidance} makes no second image "
+                f"for cfg_degree 2 to share; use a guidance_scale over 1, or cfg_degree: 1"
             )
 
-    def _check_rows(self, place: str, parameters: Mapping[str, Any], facts: ModelFacts) -> None:
+    def _check_rows(
+        self, where: Callable[[str], str], parameters: Mapping[str, Any], facts: ModelFacts
+    ) -> None:
         """xfuser splits an image by rows of latents: over the ranks, and over PipeFusion's patches,
         of which the last may be smaller."""
         is_binned = facts.pipeline_class in BINNED and parameters.get(
             "use_resolution_binning", True
         )
         if is_binned and self._splits:
+            name = "use_resolution_binning"
             raise StrategyError(
-                f"{place}: {facts.pipeline_class} chooses its size by itself, which may have rows "
-                f"that the ranks cannot share; use use_resolution_binning: false"
+                f"{where(name)}: {facts.pipeline_class} chooses its size by itself, which may "
+                f"have rows that the ranks cannot share; use {name}: false"
             )
         side = _row_height(facts)
         unit = self.sequence_ranks * int(facts.config.get("patch_size") or 1)
@@ -274,7 +282,7 @@ class XDit(StrategyBase):
         last = rows - patch * (math.ceil(rows / patch) - 1)
         if rows % self.sequence_ranks or last % unit:
             raise StrategyError(
-                f"{place}: height {height} is {counted(rows, 'row')} of latents for "
+                f"{where('height')}: height {height} is {counted(rows, 'row')} of latents for "
                 f"{counted(self.sequence_ranks, 'rank')} and "
                 f"{counted(self.pipefusion_degree, 'PipeFusion stage')}, which xfuser cannot "
                 f"split; use a height that is a multiple of {side * unit * self.pipefusion_degree}"
