@@ -21,6 +21,7 @@ from runner.record import DONE, FAILED, LEFT, SKIPPED, Account, Record, Work
 from runner.units import counted
 
 __all__ = [
+    "GO_ON",
     "Counts",
     "Launch",
     "Outcome",
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 NAMED = 8  # indices in a notice
+GO_ON = "run the same command again to go on"
 Outcome = Literal["running", "complete", "failed", "interrupted", "limited"]
 
 
@@ -233,8 +235,14 @@ def truncation_notice(counts: Counts) -> str:
     )
 
 
-def sentence(summary: Mapping[str, Any], counts: Counts, folder: OutputFolder) -> str:
-    """The summary in one line, and what is left of a part, where a part was asked for."""
+def sentence(
+    summary: Mapping[str, Any],
+    counts: Counts,
+    folder: OutputFolder,
+    remedy: str = GO_ON,
+) -> str:
+    """The summary in one line, and what is left of a part, where a part was asked for; with a
+    remedy where more is to be made."""
     parts = [f"{summary['outcome']}: {summary['done']} of {counted(summary['images'], 'image')}"]
     parts[0] += f" in {folder.dir}"
     if summary["made"]:
@@ -249,5 +257,5 @@ def sentence(summary: Mapping[str, Any], counts: Counts, folder: OutputFolder) -
     if counts.left and counts.asked < counts.total:
         parts.append(f"{counts.left} left of the {counts.asked} asked for")
     if summary["outcome"] == "interrupted":
-        parts.append("run the same command again to go on")
+        parts.append(remedy)
     return "; ".join(parts)

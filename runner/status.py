@@ -20,6 +20,7 @@ from runner.units import counted
 
 __all__ = ["status"]
 
+REST_OF_A_PART = "the last launch was asked for a part; run without --limit, or the other shards"
 COUNTED = ("images", "done", "failed", "skipped", "missing", "made")
 
 
@@ -65,7 +66,8 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
         with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
             report.rebuild(folder, plan, record, states, launch.id)
             report.write_summary(folder, summary, launch.id)
-    return {**summary, "sentence": report.sentence(summary, counts, folder)}
+    remedy = REST_OF_A_PART if known.get("outcome") == "limited" else report.GO_ON
+    return {**summary, "sentence": report.sentence(summary, counts, folder, remedy)}
 
 
 def _never_run(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints) -> dict[str, Any]:

@@ -312,6 +312,15 @@ def test_a_limited_run_leaves_what_it_was_not_asked_for(bench: Bench) -> None:
     assert path.stat().st_size > 0
 
 
+def test_after_a_part_the_rest_is_another_command(bench: Bench) -> None:
+    bench.run(limit=2)
+    assert bench.status(limit=2)["exit_code"] == 0
+    told = bench.status()
+    assert told["exit_code"] == 75
+    assert "run without --limit" in told["sentence"]
+    assert "same command" not in told["sentence"]
+
+
 def test_hidden_files_of_the_user_stay(bench: Bench) -> None:
     """And numbers that no image folder has."""
     bench.values["output"] = {"images_per_folder": 2}

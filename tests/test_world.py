@@ -76,7 +76,7 @@ def test_the_local_rank_is_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "accelerator", Accelerators(2))
-    with pytest.raises(LaunchError, match=r"4 processes .* 2 device\(s\); use --nproc-per-node 2"):
+    with pytest.raises(LaunchError, match=r"4 processes .* 2 devices; use --nproc-per-node 2"):
         set_device(world(3, 4))
     one = Accelerators(1)
     monkeypatch.setattr(torch, "accelerator", one)
