@@ -20,7 +20,7 @@ from runner.units import counted
 
 __all__ = ["status"]
 
-REST_OF_A_PART = "the last launch was asked for a part; run without --limit, or the other shards"
+REST_OF_A_PART = "the last launch was to make a part; run without --limit, or the other shards"
 COUNTED = ("images", "done", "failed", "skipped", "missing", "made")
 
 
@@ -66,7 +66,8 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
         with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
             report.rebuild(folder, plan, record, states, launch.id)
             report.write_summary(folder, summary, launch.id)
-    remedy = REST_OF_A_PART if known.get("outcome") == "limited" else report.GO_ON
+    is_of_all = limit is None and part is None and known.get("outcome") == "limited"
+    remedy = REST_OF_A_PART if is_of_all else report.GO_ON
     return {**summary, "sentence": report.sentence(summary, counts, folder, remedy)}
 
 
