@@ -8,7 +8,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 __all__ = ["PipelineCall", "pipeline_call"]
@@ -32,7 +32,7 @@ class PipelineCall:
     defaults: Mapping[str, Any]  # the literal ones
     takes_any: bool  # it has **kwargs
     check: Callable[..., None] | None
-    checking: ast.Call | None  # how the call calls it
+    checking: CodeType | None  # how the call calls it
 
     def takes(self, name: str, value: Any) -> bool:
         """Whether a JSON value is of the type that the argument's annotation or default names."""
@@ -49,13 +49,11 @@ class PipelineCall:
         if self.check is None or self.checking is None:
             return ""
         # What the call works out before is None here, and nothing is asked of that.
-        names = [node.id for node in ast.walk(self.checking) if isinstance(node, ast.Name)]
-        values = {**dict.fromkeys(names), **self.defaults, **parameters, **ANY}
+        values = {**dict.fromkeys(self.checking.co_names), **self.defaults, **parameters, **ANY}
         pipeline = SimpleNamespace(vae_scale_factor=1, patch_size=1)
         pipeline.check_inputs = functools.partial(self.check, pipeline)
-        code = compile(ast.Expression(self.checking), "check_inputs", "eval")
         try:
-            eval(code, {**values, "self": pipeline})
+            eval(self.checking, {**values, "self": pipeline})
         except ValueError as error:
             return str(error)
         except Exception:
@@ -87,15 +85,16 @@ def pipeline_call(class_name: str) -> PipelineCall | None:
         {arg.arg: value.value for arg, value in defaults if isinstance(value, ast.Constant)},
         given.kwarg is not None,
         _function(_method(class_name, "check_inputs")),
-        next(
-            (
-                node
-                for node in ast.walk(call)
-                if isinstance(node, ast.Call) and ast.unparse(node.func) == "self.check_inputs"
-            ),
-            None,
-        ),
+        _checking(call),
     )
+
+
+def _checking(call: ast.FunctionDef) -> CodeType | None:
+    """The expression by which a method calls `check_inputs`, where it does."""
+    for node in ast.walk(call):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "self.check_inputs":
+            return compile(ast.Expression(node), "check_inputs", "eval")
+    return None
 
 
 def _function(method: ast.FunctionDef | None) -> Callable[..., None] | None:
