@@ -19,7 +19,7 @@ from contest import MOST_IMAGES, ROOT, items, write_manifest
 from PIL import Image
 
 from runner import demo
-from runner.images import encode, read_text
+from runner.folder.png import encode, read_text
 
 LEVELS = (0, 1, 3, 6, 9)
 ROUNDS = 3

@@ -152,9 +152,9 @@ def make(manifest: str, done: str) -> None:
 
 
 def make_by_runner(manifest: str, images: int) -> None:
-    from runner import pipeline
     from runner.cli import main
-    from runner.fake import FakePipeline
+    from runner.render import load
+    from runner.render.fake import FakePipeline
 
     class Noise(FakePipeline):
         """16 × 16 pixels, and a record as long as a pipeline's."""
@@ -167,7 +167,7 @@ def make_by_runner(manifest: str, images: int) -> None:
             how = {"batch_size": 1, "degraded": [], "seconds": round(random.random(), 4)}
             return {"width": 16, "height": 16, **about, **how}
 
-    pipeline.load = lambda *given: Noise(given[4])  # type: ignore[assignment,return-value]
+    load.load = lambda *given: Noise(given[4])  # type: ignore[assignment,return-value]
     os.fsync = lambda descriptor: None
     code = main(["run", manifest, "--limit", str(images)])
     if code:
@@ -176,7 +176,7 @@ def make_by_runner(manifest: str, images: int) -> None:
 
 def copy(manifest: Path, made: int, done: int) -> None:
     """One more launch, as its journal and its files tell it."""
-    from runner.journal import Journal, merge
+    from runner.folder.journal import Journal, merge
 
     folder, plan, prints = opened(manifest)
     record = merge(folder.journals, len(plan))
@@ -197,11 +197,12 @@ def copy(manifest: Path, made: int, done: int) -> None:
 
 def opened(manifest: Path) -> tuple[Any, Any, Any]:
     """Folder, plan, fingerprints."""
-    from runner import model
-    from runner.folder import OutputFolder
-    from runner.manifest import decide, fill, load
+    from runner.folder.paths import OutputFolder
+    from runner.manifest.load import load
+    from runner.manifest.resolve import decide, fill
+    from runner.model import files as model
     from runner.plan import Fingerprints, Plan
-    from runner.start import recorded_in
+    from runner.prepare.prepare import recorded_in
 
     loaded = load(manifest)
     folder = OutputFolder(Path(str(loaded.manifest.output.dir)), loaded.manifest.output)
@@ -212,8 +213,8 @@ def opened(manifest: Path) -> tuple[Any, Any, Any]:
 
 def first(manifest: str) -> None:
     """The runner until its first new image begins."""
-    from runner import pipeline
     from runner.cli import main
+    from runner.render import pipeline
 
     pipeline.Pipeline.render = lambda *_: os._exit(0)  # type: ignore[assignment,method-assign]
     main(["run", manifest])
@@ -221,12 +222,12 @@ def first(manifest: str) -> None:
 
 
 def measure_steps(manifest: str) -> None:
-    from runner import report
-    from runner.journal import merge
-    from runner.manifest import load
+    from runner.folder import reports as report
+    from runner.folder.journal import merge
+    from runner.folder.reports import Launch
+    from runner.folder.survey import asked_images, pending_batches, survey
+    from runner.manifest.load import load
     from runner.plan import Plan
-    from runner.report import Launch
-    from runner.resume import asked_images, pending_batches, survey
 
     folder, plan, prints = opened(Path(manifest))
     record = merge(folder.journals, len(plan))

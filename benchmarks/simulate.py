@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import arguments
 
-from runner.shard import open_shards, shard, take
-from runner.store import LocalStore
+from runner.launch.shards import open_shards, shard, take
+from runner.launch.store import LocalStore
 
 START_S = 20.0  # imports and weights, paid by every replica at every start
 Take = Callable[[Sequence[int], int, int, LocalStore], Iterator[int]]

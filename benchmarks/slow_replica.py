@@ -86,7 +86,7 @@ def launch(manifest: Path, out: Path, processes: int, slowness: float) -> None:
 def child(manifest: str) -> int:
     """The runner, with a slow rank 1 and a note of every call."""
     from runner.cli import main as run
-    from runner.pipeline import Pipeline
+    from runner.render.pipeline import Pipeline
 
     rank = int(os.environ.get("RANK", "0"))
     slowness = float(os.environ[SLOWNESS]) if rank == 1 else 1.0

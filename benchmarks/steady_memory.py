@@ -71,7 +71,7 @@ def measure(folder: Path, images: int) -> list[tuple[int, float]]:
 def child(manifest: Path) -> int:
     """The runner, telling the memory of its process at every hundredth image."""
     from runner.cli import main as run
-    from runner.pipeline import Pipeline
+    from runner.render.pipeline import Pipeline
 
     render, rendered = Pipeline.render, itertools.count(1)
 

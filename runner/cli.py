@@ -26,13 +26,15 @@ from runner.errors import (
     is_utf8,
     printable,
 )
-from runner.files import DISK_ERRORS
-from runner.folder import OutputFolder
-from runner.lock import Shard, live_shards
-from runner.manifest import Loaded, load
-from runner.stop import Stop
+from runner.folder.files import DISK_ERRORS
+from runner.folder.lock import live_shards
+from runner.folder.paths import OutputFolder
+from runner.launch.compiler import compile_cache
+from runner.launch.shards import Shard
+from runner.launch.stop import Stop
+from runner.launch.world import World, tell_launcher, world_from
+from runner.manifest.load import Loaded, load
 from runner.units import counted, whole_number
-from runner.world import World, compile_cache, tell_launcher, world_from
 
 __all__ = ["main"]
 
@@ -224,8 +226,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> ExitCode:
+    from runner.prepare.prepare import Job
     from runner.run import run
-    from runner.start import Job
 
     loaded = load(options.manifest, options.set)
     stop.grace_s = loaded.manifest.stop_grace_s
@@ -268,8 +270,8 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from runner.compare import machine_of
-    from runner.planned import show
+    from runner.commands.compare import machine_of
+    from runner.commands.plan import show
 
     loaded = load(options.manifest, options.set)
     machine = machine_of(options.devices, options.interconnect)
@@ -285,7 +287,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from runner.status import status
+    from runner.commands.status import status
 
     loaded = load(options.manifest, options.set)
     summary = status(loaded, _output(options, loaded), options.limit, options.shard)
@@ -305,7 +307,7 @@ def _stop(options: argparse.Namespace) -> int:
 
 
 def _slurm(options: argparse.Namespace) -> int:
-    from runner.slurm import Request, script, submit
+    from runner.commands.slurm import Request, script, submit
 
     loaded = load(options.manifest, options.set)
     names = [field.name for field in dataclasses.fields(Request)]

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.errors import ManifestError, Problem
-from runner.manifest import Manifest
-from runner.prompts import (
+from runner.manifest.prompts import (
     MAX_SEED,
     FilePrompts,
     Prompt,
@@ -25,7 +24,8 @@ from runner.prompts import (
     settings_of,
     text_sums,
 )
-from runner.yaml_tree import Node
+from runner.manifest.schema import Manifest
+from runner.manifest.yaml_tree import Node
 
 __all__ = [
     "Fingerprints",

@@ -9,8 +9,6 @@ import secrets
 import sys
 import time
 
-from runner import disk, report
-from runner.crashes import deaths
 from runner.errors import (
     ExitCode,
     FolderError,
@@ -20,20 +18,32 @@ from runner.errors import (
     printable,
     refusal,
 )
-from runner.folder import OutputFolder
-from runner.journal import merge
-from runner.lock import FolderLock, guard
-from runner.progress import Progress
-from runner.pulse import Pulse
-from runner.record import Account
-from runner.report import Counts, Launch
-from runner.resume import asked_images
-from runner.start import Job, Start, hear, notices, prepare, refusal_noted, tell, tell_error
-from runner.stop import Stop
-from runner.store import Store, StoreLostError, connect
+from runner.folder import reports as report
+from runner.folder import space as disk
+from runner.folder.journal import merge
+from runner.folder.lock import FolderLock, guard
+from runner.folder.merged_record import Account
+from runner.folder.paths import OutputFolder
+from runner.folder.reports import Counts, Launch
+from runner.folder.survey import asked_images
+from runner.launch.crashes import deaths
+from runner.launch.heartbeat import Pulse
+from runner.launch.progress import Progress
+from runner.launch.stop import Stop
+from runner.launch.store import Store, StoreLostError, connect
+from runner.launch.world import World
+from runner.prepare.prepare import (
+    Job,
+    Start,
+    hear,
+    notices,
+    prepare,
+    refusal_noted,
+    tell,
+    tell_error,
+)
 from runner.units import counted
-from runner.work import Rank, wait_for_all, work
-from runner.world import World
+from runner.worker import Rank, wait_for_all, work
 
 __all__ = ["run"]
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from forked import Forked
-from jobs import Job, crc_of, ended, kill, kill_tree, workers
+from support.forked import Forked
+from support.jobs import Job, crc_of, ended, kill, kill_tree, workers
 
 IMAGES = 90
 SECONDS = 0.15  # an image

@@ -1,9 +1,10 @@
-"""The structure holds: import order, late torch, no stray devices or environment."""
+"""The structure holds: about ten rules that a newcomer can rely on."""
 
 import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,86 +12,137 @@ import pytest
 import runner
 
 HOME = Path(runner.__file__).parent
-MODULES = sorted(path for path in HOME.rglob("*.py") if "demo" not in path.parts)
+FILES = sorted(path for path in HOME.rglob("*.py") if "demo" not in path.parts)
 
-# Each row may import the rows above it, and its own.
-ROWS = (
-    ("errors", "settings", "units", "yaml_tree", "demo"),
-    ("world", "encoders", "truncation"),
-    ("strategies",),
-    ("prompts",),
-    ("manifest",),
-    ("model", "plan", "signature"),
-    ("preflight", "compiled"),
-    ("sizing",),
-    ("compare",),
-    ("store",),
-    ("shard", "pulse", "stop", "crashes", "group"),
-    ("replica",),
-    ("files",),
-    ("images",),
-    ("record",),
-    ("journal",),
-    ("folder",),
-    ("lock",),
-    ("rescue",),
-    ("pipeline",),
-    ("resume", "report", "disk", "writer", "progress", "fake", "probe"),
-    ("start",),
-    ("selfcheck",),
-    ("work",),
-    ("planned", "status", "run", "slurm"),
-    ("cli",),
-    ("__main__",),
+# The folders and files of runner/, from the ground up: each may import what stands before it.
+ORDER = (
+    "units",
+    "errors",
+    "settings",
+    "demo",
+    "launch",
+    "model",
+    "strategies",
+    "manifest",
+    "plan",
+    "folder",
+    "render",
+    "prepare",
+    "commands",
+    "worker",
+    "run",
+    "cli",
+    "__main__",
 )
-ROW = {name: number for number, row in enumerate(ROWS) for name in row}
+WITH_TORCH = ("render", "model/text_memory", "strategies")  # where torch may be imported at the top
+LONGEST_FUNCTION, DEEPEST_NESTING = 60, 7
 
 
-def module_of(path: Path) -> str:
-    return path.relative_to(HOME).parts[0].removesuffix(".py")
+def name_of(path: Path) -> str:
+    """`folder/journal`."""
+    return path.relative_to(HOME).with_suffix("").as_posix()
 
 
-def imports(path: Path, *, top_only: bool = False) -> list[str]:
-    """Every module that a file imports, in full, those below `TYPE_CHECKING` left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found: list[str] = []
-    nodes = list(tree.body) if top_only else list(ast.walk(tree))
-    for node in nodes:
+def imports(text: str) -> Iterator[tuple[str, bool]]:
+    """Every module that a source imports, in full, and whether at the top of the file."""
+    tree = ast.parse(text)
+    top = set(map(id, tree.body))
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            yield from ((alias.name, id(node) in top) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from ((f"{node.module}.{alias.name}", id(node) in top) for alias in node.names)
+
+
+def upward(sources: Mapping[str, str]) -> list[str]:
+    """Imports from a folder to one that stands above it; keys are names of files."""
+    found = []
+    for name, text in sources.items():
+        own = name.partition("/")[0]
+        for imported, _ in imports(text):
+            parts = imported.split(".")
+            is_ours = parts[0] == "runner" and len(parts) > 1 and parts[1] in ORDER
+            if is_ours and ORDER.index(parts[1]) > ORDER.index(own):
+                found.append(f"{name} imports {imported}, which stands above it")
     return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(HOME)))
-def test_imports_go_up(path: Path) -> None:
-    name = module_of(path)
-    if name == "__init__":
-        return
-    assert name in ROW, f"{name}: give it a row in ROWS"
-    for imported in imports(path):
-        parts = imported.split(".")
-        if parts[0] == "runner" and len(parts) > 1 and parts[1] in ROW:
-            assert ROW[parts[1]] <= ROW[name], f"{name} imports {parts[1]}, which is below it"
+def circles(sources: Mapping[str, str]) -> list[str]:
+    """Files that import each other, late imports and those for types included."""
+    known = {name.removesuffix("/__init__") for name in sources}
+    graph = {}
+    for name, text in sources.items():
+        wanted = [
+            imported.removeprefix("runner.").replace(".", "/") for imported, _ in imports(text)
+        ]
+        parents = [path.rpartition("/")[0] for path in wanted]
+        graph[name.removesuffix("/__init__")] = {p for p in (*wanted, *parents) if p in known}
+    while True:
+        needed = set().union(*graph.values())
+        free = {name for name, needs in graph.items() if not needs & graph.keys()}
+        free |= graph.keys() - needed
+        if not free:
+            return sorted(graph)
+        graph = {name: needs - free for name, needs in graph.items() if name not in free}
 
 
-def test_every_row_names_modules_that_exist() -> None:
-    assert {module_of(path) for path in MODULES} - {"__init__"} == set(ROW) - {"demo"}
+@pytest.fixture(scope="module")
+def sources() -> dict[str, str]:
+    return {
+        name_of(path): path.read_text(encoding="utf-8")
+        for path in FILES
+        if name_of(path) != "__init__"
+    }
 
 
-def test_only_world_reads_the_environment() -> None:
-    for path in MODULES:
-        if path.name != "world.py":
-            assert not re.search(r"os\.environ|getenv", path.read_text()), path
+def test_every_folder_has_its_place(sources: dict[str, str]) -> None:
+    assert {name.partition("/")[0] for name in sources} == set(ORDER) - {"demo"}
+
+
+def test_imports_go_down(sources: dict[str, str]) -> None:
+    assert upward(sources) == []
+
+
+def test_no_files_import_each_other(sources: dict[str, str]) -> None:
+    assert circles(sources) == ["strategies/context_parallel", "strategies/remedies"]
+
+
+def test_an_import_of_the_wrong_kind_is_found(sources: dict[str, str]) -> None:
+    late = "def f():\n    from runner.run import run\n"
+    assert upward({**sources, "folder/new": late}) == [
+        "folder/new imports runner.run.run, which stands above it"
+    ]
+    one, two = "from runner.launch.two import x\n", "from runner.launch.one import y\n"
+    assert circles({"launch/one": one, "launch/two": two}) == ["launch/one", "launch/two"]
+
+
+def test_every_folder_says_what_belongs_there_and_what_it_imports() -> None:
+    for folder in sorted(path.parent for path in FILES if path.name == "__init__.py"):
+        words = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        if folder != HOME:
+            assert len(words.splitlines()) >= 2, folder
+            assert re.search("imports? ", words, re.IGNORECASE), folder
+
+
+def test_only_launch_reads_the_environment(sources: dict[str, str]) -> None:
+    for name, text in sources.items():
+        if not name.startswith("launch/"):
+            assert not re.search(r"os\.environ|getenv", text), name
 
 
 # Case 16: a bare device type is the first GPU for every rank.
-def test_no_bare_devices() -> None:
-    for path in MODULES:
-        if path.name in ("world.py", "backends.py"):  # the one chooses devices, the other is data
-            continue
-        assert not re.search(r"\.cuda\(|[\"']cuda[\"']", path.read_text()), path
+def test_no_bare_devices(sources: dict[str, str]) -> None:
+    for name, text in sources.items():
+        if name not in ("launch/devices", "strategies/backends"):  # one chooses, the other is data
+            assert not re.search(r"\.cuda\(|[\"']cuda[\"']", text), name
+
+
+def test_torch_stays_where_it_is_at_home(sources: dict[str, str]) -> None:
+    for name, text in sources.items():
+        if not name.startswith(WITH_TORCH):
+            heavy = {"torch", "diffusers", "transformers", "PIL"}
+            at_top = {imported.partition(".")[0] for imported, is_top in imports(text) if is_top}
+            assert not heavy & at_top, name
 
 
 MANIFEST = str(HOME.parent / "manifests/job.yaml")
@@ -107,12 +159,29 @@ def test_torch_is_not_imported_to_look_at_a_manifest(arguments: list[str]) -> No
     assert run.stdout.splitlines()[-1] == "[]"
 
 
-def test_functions_are_short() -> None:
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+BLOCKS = (ast.For, ast.While, ast.If, ast.With, ast.Try, ast.Match)
+
+
+def depth(node: ast.AST) -> int:
+    """Blocks within blocks; `elif` goes no deeper, a function inside begins anew."""
+    deepest = 0
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and child in node.orelse
+        deepest = max(deepest, depth(child) + (isinstance(child, BLOCKS) and not is_elif))
+    return deepest
+
+
+def test_functions_are_short_and_flat(sources: dict[str, str]) -> None:
+    found = []
+    for name, text in sources.items():
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 length = (node.end_lineno or 0) - node.lineno
-                assert length <= 60, f"{path.name}:{node.lineno} {node.name}: {length} lines"
+                if length > LONGEST_FUNCTION or depth(node) > DEEPEST_NESTING:
+                    found.append(f"{name}:{node.lineno} {node.name}: {length} lines, {depth(node)}")
+    assert found == []
 
 
 @pytest.fixture(scope="module")

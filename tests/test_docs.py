@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import plan_of
+from support.launch import plan_of
 
 from runner.cli import COMMANDS, main
-from runner.manifest import load
+from runner.manifest.load import load
 
 HOME = Path(__file__).parents[1]
 README = (HOME / "README.md").read_text(encoding="utf-8")
@@ -48,7 +48,8 @@ def test_every_command_and_option_is_told(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_every_key_of_a_manifest_is_told() -> None:
-    from runner.manifest import Manifest, ModelSpec, OutputSpec
+    from runner.manifest.schema import Manifest, OutputSpec
+    from runner.model.spec import ModelSpec
 
     keys = set(Manifest.model_fields) - {"versions"}
     for name in keys | set(ModelSpec.model_fields) | set(OutputSpec.model_fields) - {"dir"}:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from runner.cli import main
 from runner.errors import ManifestError
-from runner.manifest import Manifest
+from runner.manifest.prompts import Prompt
+from runner.manifest.schema import Manifest
+from runner.manifest.yaml_tree import Node
 from runner.plan import Fingerprints, Plan, Task, canonical
-from runner.prompts import Prompt
 from runner.units import counted
-from runner.yaml_tree import Node
 
 Make = Callable[..., Plan]
 

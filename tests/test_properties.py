@@ -7,13 +7,13 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jobs import print_of
+from support.jobs import print_of
 
-from runner.crashes import alone, quarantined
-from runner.journal import Journal, merge
-from runner.resume import asked_images, pending_batches
-from runner.shard import open_shards, shard, take
-from runner.store import LocalStore, StoreLostError
+from runner.folder.journal import Journal, merge
+from runner.folder.survey import asked_images, pending_batches
+from runner.launch.crashes import alone, quarantined
+from runner.launch.shards import open_shards, shard, take
+from runner.launch.store import LocalStore, StoreLostError
 
 numbers = st.lists(st.integers(0, 10**6), unique=True, max_size=60)
 

@@ -1,11 +1,14 @@
-"""The strategies by kind. A new one is a file here and a line in `Strategy`."""
+"""The strategies by kind. A new one is a file here and a line in `Strategy`.
+
+Imports model and what stands below it: a strategy knows configs, never the manifest.
+"""
 
 from typing import Annotated
 
 from pydantic import Discriminator
 
 from runner.strategies.auto import Auto
-from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase
+from runner.strategies.base import Asked, Resolution, Source, StrategyBase
 from runner.strategies.context_parallel import ContextParallel
 from runner.strategies.data_parallel import DataParallel
 from runner.strategies.device_map import DeviceMap
@@ -19,7 +22,6 @@ __all__ = [
     "ContextParallel",
     "DataParallel",
     "DeviceMap",
-    "Layout",
     "ParaAttention",
     "Resolution",
     "Source",

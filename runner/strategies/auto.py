@@ -5,14 +5,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.errors import StrategyError
-from runner.strategies.base import Asked, Layout, Resolution, Source, StrategyBase
+from runner.launch.devices import Machine
+from runner.launch.layout import Layout
+from runner.launch.world import World
+from runner.model.configs import ModelFacts
+from runner.strategies.base import Asked, Resolution, Source, StrategyBase
 from runner.strategies.context_parallel import ContextParallel
 from runner.strategies.data_parallel import DataParallel
 from runner.strategies.device_map import DeviceMap
-from runner.strategies.facts import ModelFacts
 from runner.strategies.fit import GIB, OVERHEAD, Row, Work, rows
 from runner.strategies.tensor_parallel import TensorParallel
-from runner.world import Machine, World
 
 if TYPE_CHECKING:
     import torch

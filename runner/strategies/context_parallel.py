@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import model_validator
 
 from runner.errors import StrategyError
+from runner.launch.world import World
+from runner.model.configs import ModelFacts, takes_padded_heads
 from runner.strategies.backends import Backend, Needs, check_package, fault
 from runner.strategies.base import Asked, Resolution, SequenceParallel, Source
 from runner.strategies.cpu_support import cpu_support
 from runner.strategies.data_parallel import load_whole
-from runner.strategies.facts import ModelFacts, takes_padded_heads
 from runner.strategies.known import CP_MODELS, remarks
 from runner.strategies.lengths import Length, lengths
 from runner.strategies.remedies import without_plan, working
 from runner.units import counted
-from runner.world import World
 
 if TYPE_CHECKING:
     import torch

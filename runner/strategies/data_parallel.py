@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from runner.strategies.base import Layout, Source, StrategyBase
-from runner.world import World
+from runner.launch.layout import Layout
+from runner.launch.world import World
+from runner.strategies.base import Source, StrategyBase
 
 if TYPE_CHECKING:
     import torch

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator
 
 from runner.errors import StrategyError
-from runner.strategies.base import Asked, Degree, Layout, Resolution, Source, StrategyBase, grouped
-from runner.strategies.facts import ModelFacts
+from runner.launch.devices import Machine, own_devices
+from runner.launch.layout import Layout, grouped
+from runner.launch.world import World
+from runner.model.configs import ModelFacts
+from runner.strategies.base import Asked, Degree, Resolution, Source, StrategyBase
 from runner.strategies.sizes import empty
 from runner.units import MAX_BYTES, bytes_in, counted
-from runner.world import Machine, World, own_devices
 
 if TYPE_CHECKING:
     import torch

@@ -4,9 +4,9 @@ import importlib.metadata
 from typing import NamedTuple
 
 from runner.errors import StrategyError
+from runner.model.configs import ModelFacts, divisors
 from runner.strategies.base import Asked
 from runner.strategies.context_parallel import ContextParallel
-from runner.strategies.facts import ModelFacts, divisors
 from runner.strategies.known import CP_MODELS
 from runner.strategies.lengths import lengths
 from runner.strategies.remedies import evener, without_plan

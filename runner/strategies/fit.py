@@ -18,10 +18,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from runner.launch.devices import Machine
+from runner.model.configs import ModelFacts, takes_padded_heads
 from runner.strategies.base import AskedImage
-from runner.strategies.facts import ModelFacts, takes_padded_heads
 from runner.strategies.sizes import tensor_parallel_bytes, tensor_parallel_degrees
-from runner.world import Machine
 
 __all__ = ["OVERHEAD", "Row", "Work", "rows"]
 

@@ -33,7 +33,7 @@ class Known(NamedTuple):
     proof: str  # a test
 
 
-_PROOF = "tests/test_parallel.py::test_images_equal_one_process"
+_PROOF = "tests/strategies/test_parallel.py::test_images_equal_one_process"
 _MODELS = ("FluxTransformer2DModel", "QwenImageTransformer2DModel")
 KNOWN = tuple(
     Known(model, variant, "native", f"{_PROOF}[{model}-{variant}]")
@@ -44,7 +44,7 @@ KNOWN = tuple(
         model,
         f"para_attn {variant}",
         "native",
-        f"tests/test_engines.py::test_para_attn_equals_one_process[{model}-{variant}]",
+        f"tests/strategies/test_engines.py::test_para_attn_equals_one_process[{model}-{variant}]",
     )
     for model in _MODELS
     for variant in ("ulysses", "ring", "unified")

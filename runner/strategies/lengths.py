@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from runner.model.configs import ModelFacts
 from runner.strategies.base import Asked
-from runner.strategies.facts import ModelFacts
 
 __all__ = ["Length", "lengths"]
 

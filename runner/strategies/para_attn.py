@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from runner.errors import StrategyError
+from runner.launch.world import World
+from runner.model.configs import ModelFacts
 from runner.strategies.base import Asked, Resolution, SequenceParallel, Source
 from runner.strategies.cpu_support import attention_with_lse
 from runner.strategies.data_parallel import load_whole
 from runner.strategies.engines import Package, check_heads, check_lengths, check_package, native
-from runner.strategies.facts import ModelFacts
 from runner.strategies.known import remarks
-from runner.world import World
 
 if TYPE_CHECKING:
     import torch

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from runner.encoders import TextMemory
+from runner.model.configs import ModelFacts
+from runner.model.text_memory import TextMemory
+from runner.model.truncation import Truncation
 from runner.strategies.base import Source
-from runner.strategies.facts import ModelFacts
 from runner.strategies.sizes import empty
-from runner.truncation import Truncation
 
 __all__ = ["PhasedPipeline"]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from runner.launch.world import World
+from runner.model.configs import ModelFacts
 from runner.strategies.backends import BACKENDS
 from runner.strategies.base import Asked, one_of
-from runner.strategies.facts import ModelFacts
 from runner.strategies.lengths import Length, lengths
-from runner.world import World
 
 if TYPE_CHECKING:
     from runner.strategies.context_parallel import ContextParallel

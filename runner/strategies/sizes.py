@@ -4,7 +4,7 @@ import importlib
 from typing import Any
 
 from runner.errors import ModelError
-from runner.strategies.facts import ModelFacts, divisors
+from runner.model.configs import ModelFacts, divisors
 
 __all__ = ["empty", "tensor_parallel_bytes", "tensor_parallel_degrees"]
 

@@ -4,24 +4,16 @@ and columns. Each reads only its slices from disk; every other component is whol
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.errors import StrategyError
-from runner.strategies.base import (
-    Asked,
-    Degree,
-    Layout,
-    Resolution,
-    Source,
-    StrategyBase,
-    grouped,
-    one_of,
-)
+from runner.launch.layout import Layout, grouped
+from runner.launch.world import World
+from runner.model.configs import ModelFacts
+from runner.strategies.base import Asked, Degree, Resolution, Source, StrategyBase, one_of
 from runner.strategies.cpu_support import cpu_support
 from runner.strategies.data_parallel import load_whole
-from runner.strategies.facts import ModelFacts
 from runner.strategies.known import TP_MODELS, remarks
 from runner.strategies.remedies import without_plan
 from runner.strategies.sizes import tensor_parallel_degrees
 from runner.units import counted
-from runner.world import World
 
 if TYPE_CHECKING:
     import torch

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from runner.errors import StrategyError
-from runner.strategies.base import Asked, Degree, Layout, Resolution, Source, StrategyBase, grouped
+from runner.launch.layout import Layout, grouped
+from runner.launch.world import World
+from runner.model.configs import ModelFacts
+from runner.strategies.base import Asked, Degree, Resolution, Source, StrategyBase
 from runner.strategies.data_parallel import load_whole
 from runner.strategies.engines import check_heads, check_lengths, check_package, native
-from runner.strategies.facts import ModelFacts
 from runner.strategies.known import remarks
 from runner.strategies.xdit_models import FAILS, MODELS, SCHEDULERS, XFUSER, Supported
 from runner.units import counted
-from runner.world import World
 
 if TYPE_CHECKING:
     import torch

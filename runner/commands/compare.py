@@ -1,0 +1,101 @@
+"""The table of `plan --devices`: what each strategy would need on a machine."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from runner.errors import LaunchError, StrategyError
+from runner.launch.devices import Machine
+from runner.model.configs import ModelFacts
+from runner.model.weights import component_bytes
+from runner.plan import Plan
+from runner.strategies.auto import choose
+from runner.strategies.fit import GIB, OVERHEAD, Row, Work, rows
+from runner.units import bytes_in, whole_number
+
+__all__ = ["compare", "machine_of", "table"]
+
+MAX_DEVICES = 10_000
+
+
+def machine_of(devices: str | None, interconnect: str | None) -> Machine | None:
+    """A machine as the command line names it: 4x80GiB. Raises LaunchError."""
+    if devices is None:
+        if interconnect is not None:
+            raise LaunchError("--interconnect: of which machine? use --devices 4x80GiB with it")
+        return None
+    count, _, memory = devices.lower().partition("x")
+    link: Literal["nvlink", "pcie"] = "nvlink" if interconnect == "nvlink" else "pcie"
+    try:
+        return Machine(whole_number(count, MAX_DEVICES), bytes_in(memory), link)
+    except ValueError:
+        raise LaunchError(
+            f"--devices {devices[:40]}: write their number, up to {MAX_DEVICES}, and the memory of "
+            f"each, as in 4x80GiB"
+        ) from None
+
+
+def compare(plan: Plan, configs: Path, machine: Machine) -> dict[str, Any]:
+    """Every strategy on the machine, and what `auto` would choose; `configs` is the folder of the
+    model's. Raises ModelError."""
+    manifest = plan.manifest
+    facts = ModelFacts.read(configs)
+    sizes = component_bytes(manifest.model, manifest.dtype)
+    work = Work.of(facts, manifest.dtype, sizes, manifest.largest_batch, plan.tasks())
+    try:
+        strategy, why = choose(work, machine)
+        choice = f"{strategy.kind}, since {why}"
+    except StrategyError as error:
+        choice = str(error).removeprefix("strategy: auto: ")
+    return {
+        "machine": str(machine),
+        "components": sizes,
+        "activations": {"denoising": work.denoising, "decoding": work.decoding},
+        "overhead": OVERHEAD,
+        "strategies": [_values(row) for row in rows(work, machine)],
+        "auto": choice,
+    }
+
+
+def _values(row: Row) -> dict[str, Any]:
+    return {
+        "strategy": row.strategy,
+        "settings": dict(row.settings),
+        "ranks_per_replica": row.ranks_per_replica,
+        "replicas": row.replicas,
+        "weights": row.weights,
+        "activations": row.activations,
+        "headroom": row.headroom,
+        "fits": row.fits,
+        "why": row.why,
+    }
+
+
+def table(found: dict[str, Any]) -> list[str]:
+    """The comparison in lines, sizes in GiB."""
+    parts = ", ".join(f"{name} {_gib(size)}" for name, size in found["components"].items())
+    activations = found["activations"]
+    lines = [
+        f"machine    {found['machine']}",
+        f"weights    {parts} GiB",
+        f"estimate   activations {_gib(activations['denoising'])} GiB denoising, "
+        f"{_gib(activations['decoding'])} GiB decoding, {_gib(found['overhead'])} GiB overhead "
+        f"a device",
+        "",
+        f"{'strategy':<36} {'ranks':>5} {'replicas':>8} {'weights':>8} {'headroom':>8}  fits  why",
+    ]
+    for row in found["strategies"]:
+        settings = ", ".join(
+            f"{key}: {json.dumps(value)}" for key, value in row["settings"].items()
+        )
+        name = f"{row['strategy']} {{{settings}}}" if settings else row["strategy"]
+        fits = "yes" if row["fits"] else "no"
+        lines.append(
+            f"{name:<36} {row['ranks_per_replica']:>5} {row['replicas']:>8} "
+            f"{_gib(row['weights']):>8} {_gib(row['headroom']):>8}  {fits:<4}  {row['why']}"
+        )
+    return [*lines, "", f"auto       {found['auto']}"]
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f}"

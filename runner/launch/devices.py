@@ -1,0 +1,89 @@
+"""The accelerators of this machine, and which of them are this rank's own."""
+
+import re
+import socket
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from runner.errors import LaunchError
+from runner.launch.world import World
+from runner.units import counted
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Machine", "own_devices", "set_device", "this_machine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The accelerators that a launch may use, all alike."""
+
+    devices: int
+    memory: int  # bytes of each
+    interconnect: Literal["nvlink", "pcie"]
+    device: str = "cuda"  # their type; of a machine that is only planned
+
+    def __str__(self) -> str:
+        words = {"nvlink": "NVLink", "pcie": "PCIe"}[self.interconnect]
+        return f"{self.devices} × {self.memory / 2**30:.0f} GiB on {words}"
+
+
+def this_machine(world: World) -> Machine | None:
+    """What this node has, times the nodes; None without accelerators."""
+    import torch
+
+    if not torch.accelerator.is_available():
+        return None
+    count = torch.accelerator.device_count()
+    memory = min(torch.accelerator.get_memory_info(index)[1] for index in range(count))
+    nodes = max(1, world.world_size // world.local_world_size)
+    return Machine(count * nodes, memory, _interconnect())
+
+
+def _interconnect() -> Literal["nvlink", "pcie"]:
+    """NVLink where the driver's matrix of links names one between any two devices."""
+    try:
+        found = subprocess.run(
+            ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "pcie"
+    return "nvlink" if re.search(r"\bNV\d+\b", found.stdout) else "pcie"
+
+
+def own_devices(world: World, processes: int = 1) -> range:
+    """The rank's share of the node's accelerators, together with those of the processes after it
+    where it drives them for `processes`."""
+    import torch
+
+    each = max(1, torch.accelerator.device_count() // world.local_world_size)
+    first = world.local_rank * each
+    return range(first, first + each * processes)
+
+
+def set_device(world: World, *, share: bool = False) -> "torch.device":
+    """The rank's own device, made current before anything else touches an accelerator; with
+    `share` the first of its share of the node's.
+
+    Raises LaunchError where the node has fewer accelerators than local ranks.
+    """
+    import torch
+
+    if not torch.accelerator.is_available():
+        return torch.device("cpu")
+    visible = torch.accelerator.device_count()
+    index = world.local_rank
+    if visible == 1 and world.local_world_size > 1 and world.one_gpu_a_task:
+        index = 0
+    elif world.local_world_size > visible:
+        raise LaunchError(
+            f"{world.local_world_size} processes on {socket.gethostname()}, which shows "
+            f"{counted(visible, 'device')}; use --nproc-per-node {visible}"
+        )
+    elif share:
+        index = own_devices(world)[0]
+    torch.accelerator.set_device_index(index)
+    accelerator = torch.accelerator.current_accelerator()
+    return torch.device(accelerator.type if accelerator else "cpu", index)

@@ -1,0 +1,94 @@
+"""Which ranks of the launch still live, by beats in the store: nobody waits for the dead."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+from runner.launch.store import Store, StoreLostError
+
+__all__ = ["Pulse"]
+
+BEAT_S = 1.0
+POLL_S = 0.1
+
+
+class Pulse:
+    """Beats for this rank in a thread, and watches the beats of others where asked to wait."""
+
+    def __init__(self, store: Store, rank: int, world_size: int) -> None:
+        self.store = store
+        self.rank = rank
+        self.world_size = world_size
+        self._gone: list[int] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
+        if world_size > 1:
+            self._thread.start()
+
+    def end(self) -> None:
+        """The last beat: this rank has nothing more to say. Once is enough."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        with contextlib.suppress(StoreLostError):
+            self.store.add(f"ended/{self.rank}")
+            self.store.add("ended")
+
+    def wait_for_value(self, key: str, of_rank: int, stopped: Callable[[], bool]) -> str | None:
+        """The value that another rank sets, or None: that rank is gone, or we should stop."""
+        watch = _Watch(self.store, 60.0)
+        while not stopped():
+            value = self.store.get(key)
+            if value is not None:
+                return value
+            if watch.is_gone(of_rank):
+                return None
+            time.sleep(POLL_S)
+        return self.store.get(key)  # what was said before we were told to stop
+
+    def wait_for_all(self, patience_s: Callable[[], float]) -> list[int]:
+        """Wait until every other rank has ended or gives no beat for `patience_s`; all those that
+        were found gone, now or before."""
+        watch = _Watch(self.store, 0)
+        waiting = set(range(self.world_size)) - {self.rank, *self._gone}
+        while waiting:
+            if self.store.add("ended", 0) >= self.world_size:
+                break
+            watch.patience_s = patience_s()
+            for rank in sorted(waiting):
+                if self.store.add(f"ended/{rank}", 0):
+                    waiting.discard(rank)
+                elif watch.is_gone(rank):
+                    waiting.discard(rank)
+                    self._gone.append(rank)
+            time.sleep(POLL_S)
+        return self._gone
+
+    def watch(self, patience_s: float = 30.0) -> Callable[[int], bool]:
+        """Tells of a rank whether it is gone: no beat for so long, and it has not ended."""
+        watch = _Watch(self.store, patience_s)
+        return lambda rank: watch.is_gone(rank) and not self.store.add(f"ended/{rank}", 0)
+
+    def _beat(self) -> None:
+        with contextlib.suppress(StoreLostError):
+            self.store.add(f"beat/{self.rank}")
+            while not self._stop.wait(BEAT_S):
+                self.store.add(f"beat/{self.rank}")
+
+
+class _Watch:
+    """Remembers the last beat of each rank, by this process's own clock."""
+
+    def __init__(self, store: Store, patience_s: float) -> None:
+        self.store = store
+        self.patience_s = patience_s
+        self._seen: dict[int, tuple[int, float]] = {}
+
+    def is_gone(self, rank: int) -> bool:
+        beat, now = self.store.add(f"beat/{rank}", 0), time.monotonic()
+        known, since = self._seen.get(rank, (-1, now))
+        if beat != known:
+            self._seen[rank] = (beat, now)
+            return False
+        return now - since > self.patience_s

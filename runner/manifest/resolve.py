@@ -1,0 +1,91 @@
+"""What a manifest leaves open, filled in: seed, revision, strategy, batch sizes, versions."""
+
+import importlib.metadata
+import secrets
+from typing import Annotated
+
+import yaml
+from pydantic import Field
+
+import runner
+from runner import demo
+from runner.manifest.schema import BatchSizes, Manifest, SeedSpec, lift
+from runner.settings import Settings, Text
+from runner.strategies import Strategy
+
+__all__ = ["Resolved", "decide", "dump", "fill", "versions"]
+
+
+FIRST_SEEDS = 2**32  # a seed drawn for a job that has none: short enough to type
+
+
+class Resolved(Settings):
+    """What rank 0 fills in where the manifest leaves it open; the same for all ranks."""
+
+    seed: Annotated[SeedSpec, lift("start")]
+    revision: Text | None
+    versions: dict[str, str]
+    strategy: Strategy
+    batch_sizes: BatchSizes = Field(default_factory=dict)
+
+
+def decide(manifest: Manifest, recorded: Manifest | None) -> Resolved:
+    """What the manifest leaves open, first from the run that began the folder. A revision that is
+    open still is for `model.resolve`."""
+    seed, revision, sizes = manifest.seed, manifest.model.revision, manifest.batch_sizes
+    if recorded is not None:
+        seed = seed or recorded.seed
+        if recorded.model.id == manifest.model.id:
+            revision = revision or recorded.model.revision
+            sizes = sizes or recorded.batch_sizes
+    return Resolved(
+        seed=seed or SeedSpec(start=secrets.randbelow(FIRST_SEEDS)),
+        revision=revision,
+        versions=versions(),
+        strategy=manifest.strategy,
+        batch_sizes=sizes if manifest.batch_size == "auto" else {},
+    )
+
+
+def fill(manifest: Manifest, resolved: Resolved) -> Manifest:
+    """The manifest with nothing open."""
+    spec = manifest.model
+    parameters = manifest.parameters
+    if spec.id == "demo":
+        parameters = {**demo.PARAMETERS, **parameters}
+    return manifest.model_copy(
+        update={
+            "seed": resolved.seed,
+            "model": spec.model_copy(update={"revision": resolved.revision}),
+            "parameters": parameters,
+            "versions": resolved.versions,
+            "strategy": resolved.strategy,
+            "batch_sizes": resolved.batch_sizes,
+        }
+    )
+
+
+def versions() -> dict[str, str]:
+    """The installed packages that make the pixels."""
+    packages = ("torch", "diffusers", "transformers", "accelerate", "safetensors", "pillow")
+    installed = {name: importlib.metadata.version(name) for name in packages}
+    return {"runner": runner.__version__, **installed}
+
+
+def dump(manifest: Manifest) -> str:
+    """A resolved manifest as YAML that `load` reads again to the same."""
+    values = manifest.model_dump(exclude_none=True, exclude_defaults=True)
+    values["strategy"] = manifest.strategy.model_dump(exclude_none=True)
+    values["dtype"] = manifest.dtype
+    values["batch_size"] = manifest.batch_size
+    prompts = values.pop("prompts")
+    if not isinstance(prompts, dict):
+        prompts = [item["prompt"] if len(item) == 1 else item for item in prompts]
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return yaml.dump(
+        {**values, "prompts": prompts},
+        Dumper=dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=10_000,
+    )

@@ -1,0 +1,155 @@
+"""What a model's configs tell about a manifest, before weights load and without importing torch."""
+
+import contextlib
+import importlib.metadata
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.errors import ModelError
+from runner.manifest.schema import Manifest
+from runner.manifest.words import nearest, place_of
+from runner.model.configs import read_config
+from runner.model.files import index_of
+from runner.model.signature import PipelineCall, pipeline_call
+from runner.model.spec import ModelSpec
+from runner.plan import Plan
+
+__all__ = ["check"]
+
+MAX_FAULTS = 100  # the rest would only hide the first
+IN_YAML = {
+    "int": "a number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text in quotes",
+    "list": "a list",
+    "tuple": "a list",
+    "sequence": "a list",
+    "dict": "a mapping of keys to values",
+}
+
+
+def check(plan: Plan, folder: Path) -> None:
+    """Raises ModelError for a pipeline that is unknown or takes no prompt; for parameters that its
+    call does not take, values of another type than the call's or that the pipeline's own check
+    refuses; for sizes that it would round."""
+    spec = plan.manifest.model
+    name = index_of(folder, spec.id)["_class_name"]
+    call = _call_of(spec, name) if isinstance(name, str) else None  # else the model's own code
+    if call is not None:
+        _refuse(_unknown(plan, call, name))
+        _refuse(_type_faults(plan, call, name))
+    _check_sizes(plan, _size_multiple(folder))
+    if call is not None:
+        _refuse(_refusals(plan, call, name))
+
+
+def _refuse(faults: Iterator[str]) -> None:
+    if told := [*itertools.islice(faults, MAX_FAULTS)]:
+        raise ModelError("\n".join(told))
+
+
+def _call_of(spec: ModelSpec, class_name: str) -> PipelineCall:
+    call = pipeline_call(class_name)
+    if call is None:
+        version = importlib.metadata.version("diffusers")
+        raise ModelError(f"{spec.id}: diffusers {version} has no {class_name}")
+    if not {"prompt", "generator"} <= call.arguments.keys():
+        raise ModelError(f"{spec.id}: {class_name} makes no images from prompts")
+    return call
+
+
+def _check_sizes(plan: Plan, multiple: int) -> None:
+    for size, place in plan.sizes.items():
+        for name, value in zip(("height", "width"), size, strict=True):
+            if value is not None and value % multiple:
+                low = value // multiple * multiple
+                valid = " or ".join(str(v) for v in (low, low + multiple) if v)
+                raise ModelError(
+                    f"{plan.where(place, name)}: {name} {value} is no multiple of {multiple}, "
+                    f"which {plan.manifest.model.id} needs; use {valid}"
+                )
+
+
+def _unknown(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[str]:
+    known = {name: name for name in call.arguments if name not in ("self", "prompt")}
+    for name, place in plan.names.items():
+        if name not in known and not call.takes_any:
+            yield f"{plan.where(place, name)}: {class_name} takes no {name}{_hint(name, known)}"
+
+
+def _hint(name: str, known: Mapping[str, str]) -> str:
+    place = place_of(name, Manifest)
+    is_elsewhere = place and not place.endswith(f"parameters.{name}")
+    return place if is_elsewhere else nearest(name, known)
+
+
+def _type_faults(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[str]:
+    """What is of another type than the call's, each value once."""
+    seen = set[str]()
+    for place, parameters in plan.settings:
+        for name, value in parameters.items():
+            if call.takes(name, value):
+                continue
+            wanted, given = call.wants(name), json.dumps(value, ensure_ascii=False)[:60]
+            fault = f"{name}: {class_name} takes {wanted}, not {given}"
+            if fault not in seen:
+                seen.add(fault)
+                yield f"{plan.where(place, name)}: {fault}; write {_instead(wanted, value)}"
+
+
+def _instead(wanted: str, value: Any) -> str:
+    """`4.0 for "4e0"`, which YAML 1.1 reads as text; else what the type is in YAML."""
+    if re.search("int|float", wanted):
+        for text in value if isinstance(value, list) else [value]:
+            with contextlib.suppress(ValueError):
+                if isinstance(text, str) and math.isfinite(float(text)):
+                    number = int(text) if text.isdecimal() else float(text)
+                    return f"{number} for {json.dumps(text)}"
+    return next(IN_YAML[word] for word in re.findall(r"\w+", wanted.lower()) if word in IN_YAML)
+
+
+def _refusals(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[str]:
+    """What the pipeline's own check of its arguments refuses, each once."""
+    seen = set[str]()
+    for place, parameters in plan.settings:
+        reason = call.refusal(parameters)
+        named = [name for name in parameters if re.search(rf"\b{re.escape(name)}\b", reason)]
+        if reason and named and reason not in seen:
+            seen.add(reason)
+            remedy = _allowed(call, parameters, named, reason) or f"change {' or '.join(named)}"
+            where = plan.where(place, *named)
+            yield f"{where}: {class_name}: {reason.rstrip('.')}; {remedy}"
+
+
+def _allowed(
+    call: PipelineCall, parameters: Mapping[str, Any], named: Iterable[str], reason: str
+) -> str:
+    """`use max_sequence_length 512`: a number of the reason's that the check takes."""
+    for name in named:
+        for number in re.findall(r"\b\d+(?:\.\d+)?\b", reason):
+            value = float(number) if "." in number else int(number)
+            if not call.refusal({**parameters, name: value}):
+                return f"use {name} {number}"
+    return ""
+
+
+def _size_multiple(folder: Path) -> int:
+    """What height and width must be multiples of: the VAE's factor times the transformer's patch
+    (FLUX and Qwen-Image pack 2×2 latents before it, and so have 4 times the VAE's channels)."""
+    vae = read_config(folder / "vae" / "config.json")
+    blocks = vae.get("block_out_channels") or vae.get("temperal_downsample")
+    if not blocks:
+        return 1
+    factor = 2 ** (len(blocks) - ("block_out_channels" in vae))
+    transformer = read_config(folder / "transformer" / "config.json")
+    latents = vae.get("latent_channels") or vae.get("z_dim")
+    if latents and transformer.get("in_channels") == 4 * latents:
+        return int(factor * 2)
+    patch = transformer.get("patch_size")
+    return int(factor * (patch if isinstance(patch, int) else 1))

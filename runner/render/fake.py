@@ -1,0 +1,59 @@
+"""A renderer without a model: pixels are a function of prompt, seed and parameters.
+
+For tests of everything around the pipeline: faults, launchers, schedulers.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from runner.launch.stop import Stop
+from runner.plan import Task, canonical
+from runner.render.results import DroppedError, Failure, Image
+
+__all__ = ["FakePipeline"]
+
+SLICE_S = 0.02
+
+
+class FakePipeline:
+    """Takes `seconds` for an image of (height, width) as in the parameters, 16 × 16 by default."""
+
+    def __init__(self, stop: Stop, seconds: float = 0.0) -> None:
+        self.stop = stop
+        self.seconds = seconds
+
+    def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
+        """Every batch is made for itself."""
+
+    def tries(self, tasks: Sequence[Task]) -> bool:
+        self._work(len(tasks), is_trial=True)
+        return True
+
+    def render(
+        self, tasks: Sequence[Task], degraded: Sequence[str] = ()
+    ) -> Iterator[Image | Failure]:
+        self._work(len(tasks))
+        for task in tasks:
+            yield Image(task, self._pixels(task), self._made(tasks, degraded))
+
+    def _work(self, images: int, *, is_trial: bool = False) -> None:
+        """A batch is done as a whole, or dropped at once where it would not end in time; a trial
+        where a stop is asked for."""
+        end = time.monotonic() + self.seconds * images
+        while (left := end - time.monotonic()) > 0:
+            if left > self.stop.left_s() or (is_trial and self.stop.requested):
+                raise DroppedError
+            time.sleep(min(left, SLICE_S))
+
+    def _pixels(self, task: Task) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+        words = f"{task.prompt}\n{task.seed}\n{canonical(task.parameters)}"
+        seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big")
+        shape = (task.parameters.get("height", 16), task.parameters.get("width", 16), 3)
+        return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+    def _made(self, tasks: Sequence[Task], degraded: Sequence[str]) -> dict[str, Any]:
+        return {"strategy": "fake", "batch_size": len(tasks), "degraded": list(degraded)}

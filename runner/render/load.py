@@ -1,0 +1,140 @@
+"""A model folder → a loaded pipeline, where the strategy puts it."""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runner.errors import ModelError
+from runner.launch.replica import Replica
+from runner.launch.stop import Stop
+from runner.launch.world import World
+from runner.manifest.schema import Manifest
+from runner.model.files import index_of
+from runner.plan import Task
+from runner.render.compiled import compile_blocks
+from runner.render.pipeline import Pipeline, Rescue
+from runner.strategies import StrategyBase
+
+__all__ = ["load"]
+
+log = logging.getLogger(__name__)
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as malloc.h has them
+
+
+def quiet_libraries() -> None:
+    """No bars and no advice from the libraries: the runner has one progress line of its own."""
+    import diffusers.utils.logging
+    import transformers.utils.logging
+
+    for logging_of in (diffusers.utils.logging, transformers.utils.logging):
+        logging_of.disable_progress_bar()
+        logging_of.set_verbosity_error()
+
+
+def reuse_buffers() -> None:
+    """Let glibc keep freed buffers for the next layer, where it would give those over 128 KiB back
+    to the kernel and have them zeroed again, page by page: a third of a decoder's time on a CPU."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)  # the most that glibc takes
+        mallopt(_M_TRIM_THRESHOLD, 2**30)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model folder as strategies load it."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.manifest.dtype)
+        return dtype
+
+    def pipeline(self, **arguments: Any) -> Any:
+        import diffusers
+
+        spec = self.manifest.model
+        return diffusers.DiffusionPipeline.from_pretrained(
+            self.folder,
+            dtype=self.dtype,
+            trust_remote_code=spec.trust_remote_code,
+            **self._common(),
+            **arguments,
+        )
+
+    def component(self, name: str, *, model_class: Any = None, **arguments: Any) -> Any:
+        library, class_name = index_of(self.folder, self.manifest.model.id)[name]
+        model_class = model_class or getattr(importlib.import_module(library), class_name)
+        return model_class.from_pretrained(
+            self.folder,
+            subfolder=name,
+            dtype=self.dtype,
+            **self._common(),
+            **arguments,
+        )
+
+    def _common(self) -> dict[str, Any]:
+        spec = self.manifest.model
+        return {
+            "variant": spec.variant,
+            "use_safetensors": None if spec.allow_pickle else True,
+            "local_files_only": True,
+        }
+
+
+def load(
+    manifest: Manifest,
+    folder: Path,
+    strategy: StrategyBase,
+    device: torch.device,
+    stop: Stop,
+    world: World,
+    replica: Replica | None = None,
+    comes_again: Callable[[Task], bool] = lambda task: False,
+) -> Pipeline:
+    """The pipeline where the strategy puts it; `comes_again` says of which tasks a text encoder's
+    output is worth keeping. Raises ModelError where diffusers refuses."""
+    quiet_libraries()
+    if device.type == "cpu":
+        reuse_buffers()
+    try:
+        pipe = strategy.load(ModelSource(folder, manifest), device, world)
+    except (OSError, ValueError, ImportError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(f"{manifest.model.id}: cannot be loaded: {lines[0]}") from error
+    if manifest.compile:
+        compile_blocks(pipe, manifest.dtype)
+    pipe.set_progress_bar_config(disable=True)
+    for name, component in pipe.components.items():
+        if isinstance(component, torch.nn.Module):
+            log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))
+    _begin_collecting()
+    rescue = Rescue(manifest.on_out_of_memory, manifest.on_flagged)
+    about = (device, manifest.dtype, strategy.kind, stop, rescue, replica, comes_again)
+    return Pipeline(pipe, *about, is_compiled=manifest.compile)
+
+
+def _begin_collecting() -> None:
+    """Turn the garbage collector on, where the command line left it off. What is there by now, the
+    modules above all, stays out of its sight for good: also at exit, where it takes a second."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+
+
+def _dtypes(module: torch.nn.Module) -> str:
+    """The dtypes that a component really has: some keep a few layers in float32."""
+    kinds = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
+    return ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds)) or "no weights"

@@ -1,0 +1,443 @@
+"""YAML → manifest: strict, every problem at once with its place and remedy."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runner.errors import ManifestError
+from runner.manifest import schema as manifest_module
+from runner.manifest.load import load, parse
+from runner.manifest.resolve import Resolved, dump, fill
+from runner.manifest.schema import SeedSpec
+from runner.manifest.yaml_tree import document
+
+Write = Callable[..., Path]
+FORBIDDEN = (
+    ":2: not YAML: the character {} must not stand there as it is; remove it, or write it as here, "
+    "in double quotes"
+)
+
+
+def problems(path: Path, *sets: str) -> list[str]:
+    with pytest.raises(ManifestError) as caught:
+        load(path, sets)
+    return [str(problem).removeprefix(str(path)) for problem in caught.value.problems]
+
+
+def test_short_forms_are_their_long_forms(manifest: Write) -> None:
+    short = manifest(
+        "model: demo\nstrategy: data_parallel\noutput: out\nseed: 3\nprompts: [a cat]", "s.yaml"
+    )
+    long = manifest(
+        "model: {id: demo}\nstrategy: {kind: data_parallel}\noutput: {dir: out}\n"
+        "seed: {start: 3}\nprompts: [{prompt: a cat}]",
+        "l.yaml",
+    )
+    assert load(short).manifest == load(long).manifest
+
+
+def test_a_good_manifest_is_frozen(manifest: Write) -> None:
+    loaded = load(manifest("model: demo\nprompts: [a cat]"))
+    with pytest.raises(ValueError, match="frozen"):
+        loaded.manifest.batch_size = 2  # type: ignore[misc]
+
+
+# Case 54: bare scalars that YAML 1.1 turns into something else.
+def test_prompts_that_yaml_changed_are_refused_in_one_go(manifest: Write) -> None:
+    words = ["no", "on", "007", "12:30:45", "2024-01-01", "3.10", "~"]
+    path = manifest("model: demo\nprompts:\n" + "".join(f"  - {word}\n" for word in words))
+    found = problems(path)
+    assert len(found) == 7
+    for number, (word, line) in enumerate(zip(words, found, strict=True)):
+        assert line.startswith(f":{number + 3}: prompts[{number}]: {word}: ")
+        assert line.endswith(f'quote it: "{word}"')
+    quoted = manifest("model: demo\nprompts:\n" + "".join(f'  - "{word}"\n' for word in words))
+    assert [item.prompt for item in load(quoted).prompts] == words
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1_000", "1000"), ("0x10", "16"), ("12:30:00", "45000"), ("010", "8"), ("4e0", "4")],
+)
+def test_numbers_that_yaml_reads_otherwise_are_told_with_the_plain_one(
+    manifest: Write, text: str, number: str
+) -> None:
+    top = f"model: demo\nprompts: [a cat]\nseed: {text}\n"
+    assert problems(manifest(top)) == [f":3: seed: {text}: must be a whole number; write {number}"]
+    if text != "4e0":  # text, which a parameter may be: the pipeline's signature tells
+        top = f"model: demo\nprompts: [a cat]\nparameters: {{guidance_scale: {text}}}\n"
+        assert problems(manifest(top)) == [
+            f":3: parameters.guidance_scale: {text}: YAML reads it as the number {number}; "
+            f'write {number}, or quote it: "{text}"'
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reading"),
+    [("2024-01-01", "a date"), (".inf", "a number that is not finite")],
+)
+def test_a_parameter_that_yaml_reads_as_no_plain_value(
+    manifest: Write, text: str, reading: str
+) -> None:
+    path = manifest(f"model: demo\nprompts: [a cat]\nparameters: {{guidance_scale: {text}}}\n")
+    line = f':3: parameters.guidance_scale: {text}: YAML reads it as {reading}; quote it: "{text}"'
+    assert problems(path) == [line]
+
+
+def test_a_mapping_where_a_prompt_was_meant_is_told_to_be_quoted(manifest: Write) -> None:
+    found = problems(manifest("model: demo\nprompts:\n  - a: b\n"))
+    assert any("if the line is a prompt, quote it" in line for line in found)
+    assert all(line.startswith(":3: prompts[0]") for line in found)
+
+
+# Case 56.
+def test_duplicate_keys_are_refused_with_both_places(manifest: Write) -> None:
+    path = manifest(
+        "model: demo\nparameters:\n  num_inference_steps: 3\n  num_inference_steps: 4\n"
+        "prompts: [a]\nprompts: [b]\n"
+    )
+    found = problems(path)
+    assert f":4: num_inference_steps: given twice, first at {path}:3; keep one" in found
+    assert f":6: prompts: given twice, first at {path}:5; keep one" in found
+
+
+def test_anchors_and_merge_keys(manifest: Write) -> None:
+    path = manifest(
+        "model: demo\nprompts:\n"
+        "  - prompt: a\n    parameters: &shared {negative_prompt: blur, height: 64}\n"
+        "  - prompt: b\n    parameters: *shared\n"
+        "  - prompt: c\n    parameters: {<<: *shared, height: 32}\n"
+    )
+    loaded = load(path)
+    assert [item.parameters["negative_prompt"] for item in loaded.prompts] == ["blur"] * 3
+    assert [item.parameters["height"] for item in loaded.prompts] == [64, 64, 32]
+
+
+def test_alias_bombs_and_loops_are_refused(manifest: Write) -> None:
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9)
+    )
+    assert "aliases expand to more than" in problems(manifest(bomb))[0]
+    assert "contains itself" in problems(manifest("a: &a [*a]"))[0]
+    assert "nest" in problems(manifest("a: " + "[" * 100_000))[0]
+
+
+def test_what_is_nested_too_deep(manifest: Write) -> None:
+    def nested(depth: int, inner: str = "") -> str:
+        return "[" * depth + inner + "]" * depth
+
+    wanted = "nested too deep: 60 levels at most"
+    good = "model: demo\nprompts: [a]\nparameters:\n"
+    chain = "".join(f"  a{i}: &a{i} {nested(40, f'*a{i - 1}')}\n" for i in range(1, 30))
+    assert problems(manifest(f"{good}  a: {nested(100)}")) == [f":4: {wanted}"]
+    assert problems(manifest(f"{good}  a0: &a0 1\n{chain}")) == [f":6: {wanted}"]
+    path = manifest(f"{good}  a: {nested(58, '1')}")
+    assert load(path, [f"parameters.b={nested(58, '1')}"]).manifest.parameters["b"]
+    for assignment in (f"parameters.b={nested(59, '1')}", ".".join("a" * 2000) + "=1"):
+        (found,) = problems(path, assignment)
+        assert found.endswith(wanted)
+        assert len(found) < 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed: '{nines}'",
+        "dtype: {word}",
+        "strategy: {word}",
+        "on_flagged: {word}",
+        "parameters: {{height: {word}}}",
+        "parameters: {{height: -{nines}}}",
+        "parameters: {{negative_prompt: [{word}]}}",
+        "output: {{? {word} : 1}}",
+    ],
+)
+def test_long_values_are_cut(manifest: Write, text: str) -> None:
+    line = text.format(word="x" * 3000, nines="9" * 90)
+    (found,) = problems(manifest(f"model: demo\n{line}\nprompts: [a]"))
+    assert len(found) < 260
+    assert "must be" in found or "known keys" in found or "use one of" in found
+
+
+# Case 57.
+def test_unknown_keys_are_refused_at_every_level_with_the_nearest(manifest: Write) -> None:
+    path = manifest(
+        "model: {id: demo, revison: x}\nguidence: 9\noutputdir: x\nheight: 4\n"
+        "strategy: {kind: data_parallel, ulyses: 2}\nprompts: [{text: a, sead: 3}]\n"
+    )
+    found = problems(path)
+    for wanted in (
+        ":1: model.revison: unknown key; did you mean revision?",
+        ":2: guidence: unknown key; did you mean parameters.guidance_scale?",
+        ":3: outputdir: unknown key; did you mean output?",
+        ":4: height: unknown key; did you mean parameters.height?",
+        ":5: strategy.ulyses: unknown key; known keys: kind",
+        ":6: prompts[0].text: unknown key; did you mean prompt?",
+        ":6: prompts[0].sead: unknown key; did you mean seed?",
+    ):
+        assert wanted in found
+
+
+@pytest.mark.parametrize("key", ["id", "file", "style", "notes", "image", "device"])
+def test_nothing_is_proposed_that_is_not_near(manifest: Write, key: str) -> None:
+    (found,) = problems(manifest(f"model: demo\nprompts: [{{prompt: a, {key}: 17}}]"))
+    assert f"{key}: unknown key; known keys: parameters, prompt, seed; if the line" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("ulysses_degree: 2", "its place is strategy: {kind: context_parallel, ulysses_degree: …}"),
+        ("degree: 2", "its place is strategy: {kind: tensor_parallel, degree: …}"),
+        ("max_memory: {cpu: 1GB}", "its place is strategy: {kind: device_map, max_memory: …}"),
+        ("ulyses_degree: 2", "did you mean strategy: {kind: context_parallel, ulysses_degree: …}?"),
+        ("kind: auto", "its place is strategy.kind"),
+        ("revision: x", "its place is model.revision"),
+        ("file: a.txt", "its place is prompts.file"),
+        ("output: {steps: 3}", "its place is parameters.num_inference_steps"),
+        ("output: {height: 3}", "its place is parameters.height"),
+        ("output: {seed: 3}", "its place is seed, at the top level"),
+        ("strategy: {kind: data_parallel, degree: 2}", "strategy: {kind: tensor_parallel, degree"),
+        ("strategy: {kind: context_parallel, steps: 3}", "parameters.num_inference_steps"),
+    ],
+)
+def test_keys_at_the_wrong_level_are_told_their_place(
+    manifest: Write, text: str, wanted: str
+) -> None:
+    (found,) = problems(manifest(f"model: demo\n{text}\nprompts: [a]"))
+    assert "unknown key; " in found
+    assert wanted in found
+
+
+def test_a_prompt_with_a_key_of_the_manifest(manifest: Write) -> None:
+    (found,) = problems(manifest("model: demo\nprompts: [{prompt: a, strategy: auto}]"))
+    assert found.endswith(
+        "prompts[0].strategy: unknown key; its place is strategy, at the top level"
+    )
+
+
+def test_numbers_in_quotes_are_told_to_leave_them_out(manifest: Write) -> None:
+    for text in ('seed: "7"', 'seed: {fixed: "7"}', 'batch_size: "4"', 'stop_grace_s: "2.5"'):
+        (found,) = problems(manifest(f"model: demo\n{text}\nprompts: [a]"))
+        assert re.search(r'"[0-9.]+" must be a (whole )?number; leave the quotes out$', found)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("negative_prompt: [a, b]", 'negative_prompt must be one text, in quotes, not ["a", "b"]'),
+        ("negative_prompt: no", "negative_prompt must be one text, in quotes, not false"),
+        ("prompt_2: 3", "prompt_2 must be one text, in quotes, not 3"),
+        ("negative_prompt_embeds: [1]", "is set by the runner, from the texts; leave it out"),
+        ("prompt_attention_mask: [1]", "is set by the runner, from the texts; leave it out"),
+    ],
+)
+def test_texts_are_texts(manifest: Write, text: str, wanted: str) -> None:
+    for place in (
+        f"parameters: {{{text}}}\nprompts: [a]",
+        f"prompts: [{{prompt: a, parameters: {{{text}}}}}]",
+    ):
+        (found,) = problems(manifest(f"model: demo\n{place}"))
+        assert wanted in found
+
+
+# Case 6.
+@pytest.mark.parametrize(
+    "seed", ["-1", "18446744073709551616", "1.5", "true", "1e6", "010", "0x1F"]
+)
+def test_seeds_out_of_range_or_form_are_refused(manifest: Write, seed: str) -> None:
+    for text in (f"seed: {seed}", f"seed: {{fixed: {seed}}}"):
+        (found,) = problems(manifest(f"model: demo\n{text}\nprompts: [a]"))
+        assert found.startswith(f":2: seed{'.fixed' if 'fixed' in text else ''}: {seed}: must be")
+
+
+# Case 41.
+@pytest.mark.parametrize("dtype", ["flaot16", "float8", "16", "yes", "null"])
+def test_unknown_dtypes_are_refused_with_the_list(manifest: Write, dtype: str) -> None:
+    (found,) = problems(manifest(f"model: demo\ndtype: {dtype}\nprompts: [a]"))
+    assert found.startswith(":2: dtype: ")
+    assert "use one of float32, fp32, float16, fp16, half, bfloat16, bf16" in found
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "torch.float16", "Float16", "half", "TORCH.HALF"])
+def test_dtypes_by_any_of_their_names(manifest: Write, dtype: str) -> None:
+    assert load(manifest(f"model: demo\ndtype: {dtype}\nprompts: [a]")).manifest.dtype == "float16"
+
+
+# Case 62.
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("prompts: []", "prompts: must have at least one prompt"),
+        ("prompts: ['  ']", "prompts[0]: '  ': is blank"),
+        ("prompts: a cat", "prompts: a cat: must be a list of prompts"),
+        ("prompts:", "prompts: nothing: must be a list of prompts"),
+    ],
+)
+def test_no_prompts_is_an_error(manifest: Write, text: str, wanted: str) -> None:
+    found = problems(manifest(f"model: demo\n{text}"))
+    assert len(found) == 1
+    assert wanted.split(": ")[0] in found[0]
+    assert wanted.split(": ")[-1] in found[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "prompt",
+        "generator",
+        "output_type",
+        "latents",
+        "prompt_embeds",
+        "callback_on_step_end",
+        "seed",
+    ],
+)
+def test_parameters_that_the_runner_sets_are_refused(manifest: Write, name: str) -> None:
+    (found,) = problems(manifest(f"model: demo\nparameters: {{{name}: 1}}\nprompts: [a]"))
+    assert f"{name} is set by the runner" in found
+
+
+@pytest.mark.parametrize("value", ["0", "-8", "1.5", "true", "'64'"])
+def test_counts_are_whole_numbers_from_one(manifest: Write, value: str) -> None:
+    (found,) = problems(manifest(f"model: demo\nparameters: {{height: {value}}}\nprompts: [a]"))
+    assert "height must be a whole number from 1" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            "parameters: {guidance_scale: 1.0e+999}",
+            "parameters.guidance_scale: 1.0e+999: YAML reads it as a number that is not finite",
+        ),
+        ("stop_grace_s: 1.0e+999", "stop_grace_s: 1.0e+999: must be a number"),
+        ("parameters: {num_images_per_prompt: 99999999999}", "must be 100000 at most"),
+        ("prompts: {file: 'a\\0b'}", "prompts.file"),
+    ],
+)
+def test_numbers_and_paths_that_no_machine_takes(manifest: Write, text: str, wanted: str) -> None:
+    prompts = "" if "prompts:" in text else "\nprompts: [a]"
+    (found,) = problems(manifest(f"model: demo\n{text}{prompts}".replace("'a\\0b'", '"a\\0b"')))
+    assert wanted in found
+    for name in ("~nobody-here/x", "./" + "x" * 300):
+        assert "model.id" in problems(manifest(f"model: {name}\nprompts: [a]"))[0]
+
+
+def test_every_problem_at_once_in_order_of_lines(manifest: Write) -> None:
+    found = problems(
+        manifest("dtype: x\nmodel: demo\nbatch_size: 0\nprompts: [no, {prompt: a, seed: -1}]")
+    )
+    assert [line.split(":")[1] for line in found] == ["1", "3", "4", "4"]
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (b"", ": the file is empty"),
+        (b"- a\n", ":1: a manifest is a mapping"),
+        (b"model: demo\n--- \nmodel: x", ":2: a second document"),
+        (b"model: 'demo\n", "not YAML"),
+        (b"model: demo\nprompts: [caf\xe9]", ":2: not UTF-8 (byte 0xe9)"),
+        (b"model: !!python/object:os.system x\nprompts: [a]", ":1: the tag"),
+        (b"model: demo\nprompts: [a\x00b]", FORBIDDEN.format(r"'\x00'")),
+        (b'model: demo\nprompts: ["\\ud83e\\udd8a"]', ":2: not YAML: .*write the character itself"),
+        (b"1: x\nmodel: demo\nprompts: [a]", ":1: the key 1 is not text"),
+    ],
+)
+def test_files_that_are_no_manifest(tmp_path: Path, data: bytes, wanted: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes(data)
+    assert re.search(re.escape(wanted).replace(r"\.\*", ".*"), problems(path)[0])
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    assert problems(tmp_path / "none.yaml") == [": No such file or directory"]
+    assert problems(tmp_path) == [": Is a directory"]
+
+
+def test_byte_order_mark_and_odd_prompts_survive(tmp_path: Path) -> None:
+    prompts = ["x" * 2000, "🦊" * 100, "f/2.8 ../../etc", "a\tb\nc", 'a "quoted": thing', " lead"]
+    path = tmp_path / "job.yaml"
+    written = json.dumps({"model": "demo", "prompts": prompts}, ensure_ascii=False)
+    path.write_bytes(b"\xef\xbb\xbf" + written.encode())
+    assert [item.prompt for item in load(path).prompts] == prompts
+
+
+def test_set_goes_over_the_file(manifest: Write) -> None:
+    path = manifest("model: demo\nseed: 1\nparameters: {height: 64}\nprompts: [a]")
+    changed = load(
+        path,
+        ["parameters.width=32", "seed=9", "model.variant=fp16", "strategy.kind=data_parallel"],
+    ).manifest
+    assert changed.parameters == {"height": 64, "width": 32}
+    assert changed.seed == SeedSpec(start=9)
+    assert (changed.model.id, changed.model.variant) == ("demo", "fp16")
+    assert "--set batch_size=x" in str(problems(path, "batch_size=x"))
+    assert "must look like key=value" in str(problems(path, "batch_size"))
+    assert "--set hieght=3: hieght: unknown key" in str(problems(path, "hieght=3"))
+
+
+def test_local_models_and_prompt_files_are_found_from_the_manifest(
+    manifest: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "list.txt").write_text("a cat\na dog\n")
+    path = manifest("model: ./model\nprompts: {file: list.txt}")
+    monkeypatch.chdir("/")
+    loaded = load(path)
+    assert loaded.manifest.model.id == str(tmp_path / "model")
+    assert [item.prompt for item in loaded.prompts] == ["a cat", "a dog"]
+    missing = manifest("model: demo\nprompts:\n  file: nope.txt")
+    assert problems(missing) == [f":3: no prompt file {tmp_path / 'nope.txt'}"]
+
+
+texts = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
+items = st.one_of(
+    texts,
+    st.fixed_dictionaries(
+        {"prompt": texts},
+        optional={
+            "seed": st.integers(0, 2**63 - 1),
+            "parameters": st.dictionaries(
+                st.sampled_from(["clip_skip", "true_cfg_scale"]),
+                texts | st.floats(allow_nan=False, allow_infinity=False) | st.booleans(),
+            ),
+        },
+    ),
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(items, min_size=1, max_size=4))
+def test_a_manifest_as_run_reads_back_the_same(tmp_path: Path, prompts: list[object]) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump({"model": "demo", "prompts": prompts}), encoding="utf-8")
+    loaded = parse(path)[0]
+    resolved = Resolved(
+        seed=SeedSpec(start=5), revision=None, versions={"runner": "1"}, strategy=loaded.strategy
+    )
+    before = fill(loaded, resolved)
+    path.write_text(dump(before), encoding="utf-8")
+    assert parse(path)[0] == before
+
+
+# Case 61: the same with PyYAML's slow loader, where the C one is not there.
+def test_both_loaders_find_the_same(manifest: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "model: demo\nseed: 010\nguidence: 3\nseed: 4\nprompts:\n- no\n- {text: a}\n- &a x\n- *a\n"
+    )
+    path = manifest(text)
+    fast = problems(path)
+    monkeypatch.setattr("runner.manifest.yaml_tree._Loader", yaml.SafeLoader)
+    assert problems(path) == fast
+    assert len(fast) >= 5
+    assert document("a: [1, 2]", "x")[0].plain() == {"a": [1, 2]}
+    assert problems(manifest("a: 1\nb: \x1b")) == [FORBIDDEN.format(r"'\x1b'")]
+    assert manifest_module.DTYPES["half"] == "float16"

@@ -1,0 +1,191 @@
+"""What is read from a pipeline's source is what its class says; faults of parameters are told."""
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import diffusers
+import pytest
+
+from runner.errors import ManifestError, ModelError
+from runner.manifest.load import load
+from runner.model.signature import pipeline_call
+from runner.plan import Plan
+from runner.prepare.preflight import _hint, check
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "FluxPipeline",
+        "Flux2Pipeline",
+        "QwenImagePipeline",
+        "StableDiffusionPipeline",
+        "StableDiffusionXLPipeline",
+        "StableDiffusion3Pipeline",
+        "PixArtSigmaPipeline",
+        "SanaPipeline",
+        "SanaSprintPipeline",
+        "KandinskyV22CombinedPipeline",
+        "StableDiffusionXLInpaintPipeline",
+    ],
+)
+def test_a_signature_is_that_of_the_class(name: str) -> None:
+    found = pipeline_call(name)
+    real = inspect.signature(getattr(diffusers, name).__call__).parameters
+    assert found is not None
+    assert tuple(found.arguments) == tuple(
+        n for n, p in real.items() if p.kind is not p.VAR_KEYWORD
+    )
+    assert found.takes_any == any(p.kind is p.VAR_KEYWORD for p in real.values())
+
+
+def test_no_such_class() -> None:
+    assert pipeline_call("FluxPipelin") is None
+    assert pipeline_call("") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("steps", "; its place is parameters.num_inference_steps"),
+        ("ulysses_degree", "; its place is strategy: {kind: context_parallel, ulysses_degree: …}"),
+        ("batch_size", "; its place is batch_size, at the top level"),
+        ("hieght", "; did you mean height?"),
+        ("true_cfg_scale", ""),  # a parameter, but not of this pipeline
+    ],
+)
+def test_a_parameter_that_a_call_does_not_take(name: str, words: str) -> None:
+    assert _hint(name, {"height": "height"}) == words
+
+
+@pytest.fixture
+def fault(tmp_path: Path, plan: Callable[..., Plan]) -> Callable[..., str]:
+    """What `check` says of one prompt's parameters, for a pipeline class."""
+
+    def told(pipeline: str, **parameters: Any) -> str:
+        (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": pipeline}))
+        prompts = ["a cat", {"prompt": "a dog", "parameters": parameters}]
+        try:
+            check(plan(model=str(tmp_path), prompts=prompts), tmp_path)
+        except ModelError as error:
+            return str(error).partition("job.yaml:1: ")[2]
+        return ""
+
+    return told
+
+
+def test_the_place_of_a_fault(
+    manifest: Callable[..., Path], plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """File and line, of the prompt or of the parameters that it has from the manifest."""
+    (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    (tmp_path / "list.jsonl").write_text(
+        '\n"a"\n\n{"prompt": "b", "parameters": {"sigmas": 1}}\n{"prompt": "c", "seed": 7}\n'
+    )
+    head = f"model: {tmp_path}\nparameters:\n  height: 64\n  strength: 1\nprompts:"
+
+    def lines(prompts: str, *sets: str) -> list[str]:
+        loaded = load(manifest(f"{head} {prompts}\n"), sets)
+        with pytest.raises(ModelError) as caught:
+            check(Plan(loaded.manifest, loaded.prompts, loaded.root), tmp_path)
+        return [line.partition(f"{tmp_path}/")[2] or line for line in str(caught.value).split("\n")]
+
+    assert lines("{file: list.jsonl}") == ["job.yaml:4: parameters: FluxPipeline takes no strength"]
+    [told] = lines("{file: list.jsonl}", "parameters.strength=null")
+    assert told.startswith("list.jsonl:4: sigmas: FluxPipeline takes list")
+    [told] = lines("\n- a\n- prompt: b\n  parameters: {sigmas: 1}", "parameters.strength=null")
+    assert told.startswith("job.yaml:7: prompts[1]: sigmas: FluxPipeline takes list")
+    [told] = lines("[a]", "parameters.strength=null", "parameters.sigmas=1")
+    assert told.startswith("--set parameters.sigmas=1: parameters: sigmas: FluxPipeline takes list")
+
+
+def test_the_line_of_a_seed_in_a_prompt_file(plan: Callable[..., Plan], tmp_path: Path) -> None:
+    seed = 2**63 - 1
+    prompt = {"prompt": "a", "seed": seed, "parameters": {"num_images_per_prompt": 2}}
+    (tmp_path / "list.jsonl").write_text(f'"b"\n\n{json.dumps(prompt)}\n')
+    with pytest.raises(ManifestError, match=f"list.jsonl:3: seed: {seed}: the last of 2 images"):
+        plan(model="demo", prompts={"file": "list.jsonl"})
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "limit"),
+    [
+        ("FluxPipeline", 512),
+        ("StableDiffusion3Pipeline", 512),
+        ("ChromaPipeline", 512),
+        ("Lumina2Pipeline", 512),
+        ("QwenImagePipeline", 1024),
+        ("KolorsPipeline", 256),
+        ("Kandinsky5T2IPipeline", 1024),
+    ],
+)
+def test_a_text_longer_than_the_pipeline_takes(
+    fault: Callable[..., str], pipeline: str, limit: int
+) -> None:
+    assert fault(pipeline, max_sequence_length=limit) == ""
+    told = fault(pipeline, max_sequence_length=limit + 1)
+    assert told.startswith(f"prompts[1]: {pipeline}: ")
+    assert told.endswith(f"; use max_sequence_length {limit}")
+
+
+def test_other_refusals_of_a_pipeline_are_told(fault: Callable[..., str]) -> None:
+    assert fault("SanaSprintPipeline", num_inference_steps=20) == (
+        "prompts[1]: SanaSprintPipeline: Intermediate timesteps for SCM is not supported when "
+        "num_inference_steps != 2; use num_inference_steps 2"
+    )
+    told = fault("SanaSprintPipeline", max_timesteps=1.5, timesteps=[1.0, 0.5, 0.0])
+    assert told.endswith("; change max_timesteps or timesteps")
+
+
+def test_a_check_is_that_of_the_class() -> None:
+    """Word for word, and where it cannot be run without the model, nothing is said."""
+    call = pipeline_call("FluxPipeline")
+    stand_in = SimpleNamespace(vae_scale_factor=8, _callback_tensor_inputs=["latents"])
+    with pytest.raises(ValueError, match="max_sequence_length") as caught:
+        diffusers.FluxPipeline.check_inputs(
+            stand_in, "a cat", None, 512, 512, max_sequence_length=600
+        )
+    assert call is not None
+    assert call.refusal({"max_sequence_length": 600}) == str(caught.value)
+    asks_model = pipeline_call("PRXPipeline")
+    assert asks_model is not None
+    assert asks_model.refusal({"guidance_scale": 0.5}) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("true_cfg_scale", "4e0", 'takes float, not "4e0"; write 4.0 for "4e0"'),
+        ("true_cfg_scale", "28", 'takes float, not "28"; write 28 for "28"'),
+        ("true_cfg_scale", "high", 'takes float, not "high"; write a number'),
+        ("true_cfg_scale", "nan", 'takes float, not "nan"; write a number'),
+        ("true_cfg_scale", True, "takes float, not true; write a number"),
+        ("true_cfg_scale", [4.0], "takes float, not [4.0]; write a number"),
+        ("sigmas", [1.0, "4e-1"], 'not [1.0, "4e-1"]; write 0.4 for "4e-1"'),
+        ("sigmas", 1.0, "takes list[float] | None, not 1.0; write a list"),
+        ("joint_attention_kwargs", "scale", "write a mapping of keys to values"),
+    ],
+)
+def test_a_value_of_another_type(
+    fault: Callable[..., str], name: str, value: Any, words: str
+) -> None:
+    told = fault("FluxPipeline", **{name: value})
+    assert told.startswith(f"prompts[1]: {name}: FluxPipeline ")
+    assert told.endswith(words)
+
+
+@pytest.mark.parametrize("value", ["yes", 1])
+def test_a_value_that_is_not_true_or_false(fault: Callable[..., str], value: Any) -> None:
+    told = fault("SanaPipeline", clean_caption=value)
+    assert told.endswith(f"takes bool, not {json.dumps(value)}; write true or false")
+
+
+def test_values_that_a_pipeline_takes(fault: Callable[..., str]) -> None:
+    assert fault("FluxPipeline", guidance_scale=4, true_cfg_scale=1.5, sigmas=[1, 0.5]) == ""
+    assert fault("StableDiffusionXLPipeline", original_size=[64, 64], clip_skip=1) == ""
+    assert fault("SanaPipeline", clean_caption=False, negative_prompt="fog") == ""
+    assert fault("StableDiffusionPipeline", of_another_kind="4e0") == ""  # it has **kwargs

@@ -1,0 +1,184 @@
+"""Too little memory, values that are not finite, black and flagged images."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+from support.jobs import Job
+
+from runner.errors import GaveUpError
+from runner.launch.stop import Stop
+from runner.plan import Task
+from runner.render.pipeline import Pipeline, Rescue
+from runner.render.results import Failure, Image
+
+PARAMETERS = {"height": 32, "width": 32, "num_inference_steps": 2, "max_sequence_length": 16}
+
+
+def tasks(count: int) -> list[Task]:
+    return [Task(i, i, f"a cat {'on ' * (i % 3)}house", i, PARAMETERS) for i in range(count)]
+
+
+@pytest.fixture
+def pipe(flux: Path) -> Iterator[Any]:
+    loaded = diffusers.FluxPipeline.from_pretrained(flux)
+    loaded.set_progress_bar_config(disable=True)
+    return loaded
+
+
+def pipeline(pipe: Any, **rescue: str) -> Pipeline:
+    about = (torch.device("cpu"), "float32", "data_parallel", Stop(20))
+    return Pipeline(pipe, *about, Rescue(**rescue))
+
+
+def short_of_memory(pipe: Any, most: int, never: str = "-") -> list[int]:
+    """A GPU on which `most` images fit. Returns the batch sizes asked for."""
+    sizes: list[int] = []
+    encode = pipe.encode_prompt
+
+    def encoding(prompt: str | list[str], *args: Any, **kwargs: Any) -> Any:
+        prompts = [prompt] if isinstance(prompt, str) else prompt
+        sizes.append(len(prompts))
+        if len(prompts) > most or any(never in one for one in prompts):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return encode(prompt, *args, **kwargs)
+
+    pipe.encode_prompt = encoding
+    return sizes
+
+
+# Case 33.
+def test_a_batch_without_memory_is_halved_until_it_fits(pipe: Any) -> None:
+    sizes = short_of_memory(pipe, most=2, never="on on")
+    results = list(pipeline(pipe).render(tasks(8)))
+    assert sizes[:4] == [8, 4, 2, 2]
+    assert [result.task.index for result in results] == list(range(8))
+    failed = [result.task.index for result in results if isinstance(result, Failure)]
+    assert failed == [2, 5]
+    for result in results:
+        if isinstance(result, Image):
+            assert result.made["degraded"] == ["batch split"]
+        else:
+            assert result.kind == "out-of-memory"
+
+
+def test_a_rank_gives_up_after_several_images_without_memory(pipe: Any) -> None:
+    short_of_memory(pipe, most=0)
+    with pytest.raises(GaveUpError, match="3 images in a row found no memory"):
+        list(pipeline(pipe).render(tasks(8)))
+
+
+def test_the_manifest_may_allow_tiling(pipe: Any) -> None:
+    decode, tried = pipe.vae.decode, []
+
+    def decoding(latents: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        tried.append(pipe.vae.use_tiling)
+        if not pipe.vae.use_tiling:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return decode(latents, *args, **kwargs)
+
+    pipe.vae.decode = decoding
+    (refused,) = pipeline(pipe).render(tasks(1))
+    assert isinstance(refused, Failure)
+    (made,) = pipeline(pipe, on_out_of_memory="tile").render(tasks(1))
+    assert isinstance(made, Image)
+    assert made.made["degraded"] == ["vae tiling"]
+    assert tried == [False, False, True]
+
+
+def test_offload_is_refused_to_a_cpu_and_goes_to_the_ranks_own_device(pipe: Any) -> None:
+    from runner.render.memory import Ladder
+
+    ladder = Ladder(pipe, torch.device("cpu"), "offload")
+    assert ladder.step()
+    assert not ladder.step()
+    assert ladder.taken == ["vae tiling"]
+    asked: list[Any] = []  # case 17
+    pipe.enable_model_cpu_offload = lambda device: asked.append(device)
+    ladder = Ladder(pipe, torch.device("cuda", 1), "offload")
+    assert ladder.step()
+    assert ladder.step()
+    assert asked == [torch.device("cuda", 1)]
+
+
+# Case 32.
+def test_an_image_that_is_not_finite_fails_alone(pipe: Any) -> None:
+    poison_decoder(pipe, lambda latents: True)
+    results = list(pipeline(pipe).render(tasks(3)))
+    assert [type(result) for result in results] == [Failure, Image, Image]
+    assert isinstance(results[0], Failure)
+    assert results[0].kind == "non-finite"
+
+
+def test_a_decoder_known_to_overflow_is_run_in_float32(pipe: Any) -> None:
+    pipe.to(torch.bfloat16)
+    assert pipe.vae.config.force_upcast
+    poison_decoder(pipe, lambda latents: latents.dtype != torch.float32)
+    results = list(pipeline(pipe).render(tasks(3)))
+    steps = [result.made["degraded"] for result in results if isinstance(result, Image)]
+    assert steps == [["vae float32"], [], []]
+    assert pipe.vae.dtype == torch.bfloat16
+
+
+def poison_decoder(pipe: Any, when: Any) -> None:
+    """The first image of a decoded batch is not finite."""
+    inner = pipe.vae.decoder.forward
+
+    def forward(latents: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        image = inner(latents, *args, **kwargs).clone()
+        if when(latents):
+            image[0] = float("nan")
+        return image
+
+    pipe.vae.decoder.forward = forward
+
+
+@pytest.mark.parametrize("found", ["black", "safety checker"])
+def test_flagged_images(pipe: Any, found: str) -> None:
+    call = type(pipe).__call__
+
+    class Checked(type(pipe)):  # type: ignore[misc]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            output = call(self, *args, **kwargs)
+            if found == "black":
+                output.images[1] = 0
+            else:
+                output.nsfw_content_detected = [False, True]
+            return output
+
+    pipe.__class__ = Checked
+    kept = list(pipeline(pipe).render(tasks(2)))
+    assert [r.made.get("flagged") for r in kept if isinstance(r, Image)] == [None, found]
+    for policy, kind in (("skip", "skipped"), ("fail", "flagged")):
+        results = list(pipeline(pipe, on_flagged=policy).render(tasks(2)))
+        assert isinstance(results[0], Image)
+        assert isinstance(results[1], Failure)
+        assert (results[1].kind, results[1].error) == (kind, f"flagged: {found}")
+
+
+def test_skipped_images_are_no_failures_and_stay_skipped(tmp_path: Path) -> None:
+    job = Job(tmp_path, 6, on_flagged="skip")
+    first = job.run(hooks={"flag": ["prompt 3"]})
+    assert first.code == 0
+    assert "complete: 5 of 6 images" in first.err
+    assert "1 skipped" in first.err
+    assert [(f["index"], f["kind"]) for f in job.failures()] == [(3, "skipped")]
+    again = job.run()
+    assert again.code == 0
+    assert len(job.images()) == 5
+    job = Job(tmp_path, 6, on_flagged="keep")
+    assert job.status() == 3
+    assert job.run().code == 0
+    assert len(job.images()) == 6
+
+
+def test_ranks_without_memory_end_the_job_as_failed(tmp_path: Path) -> None:
+    job = Job(tmp_path, 12)
+    end = job.run(processes=2, hooks={"give_up": ["prompt 4", "prompt 5"]})
+    assert end.code == 1
+    assert end.err.count("found no memory") >= 2
+    assert job.status() == 3
+    assert any("found no memory" in error for error in job.summary()["errors"])

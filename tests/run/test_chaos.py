@@ -1,0 +1,14 @@
+"""A short form of chaos.py, which goes on for as long as one likes."""
+
+import subprocess
+import sys
+
+from support import ROOT
+from support.jobs import ENVIRONMENT
+
+
+def test_some_random_faults() -> None:
+    command = [sys.executable, "tests/chaos.py", "--faults", "15", "--seed", "7"]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"faults": 15' in done.stdout

@@ -1,0 +1,30 @@
+"""A folder that an older runner began is continued: its images stay, only the rest is made.
+
+`tests/data/begun_before/out` was made from the job beside it with `--limit 3`, by the runner as it
+was before its files moved into folders (commit ae84ba8). Fingerprints and the forms of files are a
+promise to users.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from support import ROOT
+from support.launch import lines, stamps, summary
+
+from runner.cli import main
+
+BEFORE = ROOT / "tests/data/begun_before"
+
+
+def test_a_folder_begun_before_is_finished(tmp_path: Path) -> None:
+    out = shutil.copytree(BEFORE / "out", tmp_path / "out")
+    there = stamps(out)
+    assert len(there) == 3
+    assert main(["status", str(BEFORE / "job.yaml"), "--output", str(out), "--exit-code"]) == 75
+    assert main(["run", str(BEFORE / "job.yaml"), "--output", str(out)]) == 0
+    after = stamps(out)
+    assert {name: after[name] for name in there} == there
+    assert (len(after), summary(out)["made"], summary(out)["outcome"]) == (5, 2, "complete")
+    old = [json.loads(line) for line in (BEFORE / "out/metadata.jsonl").read_text().splitlines()]
+    assert lines(out / "metadata.jsonl")[:3] == old

@@ -1,0 +1,191 @@
+"""Jobs on the fake renderer, as real processes: start, wait, kill, and check the folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import yaml
+from PIL import Image
+
+from support import PYTHONPATH, SUPPORT
+
+HOOKED = SUPPORT / "hooked.py"
+ENVIRONMENT = {
+    **{k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "RANK", "WORLD_SIZE"))},
+    "PYTHONPATH": PYTHONPATH,
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class Job:
+    """A manifest with its output folder, and ways to launch it."""
+
+    def __init__(self, folder: Path, images: int = 8, **manifest: Any) -> None:
+        self.folder = folder
+        self.output = Path(manifest.pop("output", folder / "out"))
+        self.manifest = folder / "job.yaml"
+        model = folder / "model"
+        model.mkdir(parents=True, exist_ok=True)
+        (model / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+        self.prompts = manifest.pop("prompts", [f"prompt {i}" for i in range(images)])
+        values = {"model": str(model), "seed": 7, **manifest, "prompts": self.prompts}
+        self.manifest.write_text(yaml.safe_dump({**values, "output": str(self.output)}))
+
+    def command(
+        self, *arguments: str, launcher: Sequence[str] = (), hooks: dict[str, Any] | None = None
+    ) -> list[str]:
+        marked = {"marks": str(self.folder), **(hooks or {})}
+        words = [str(HOOKED), json.dumps(marked), str(self.manifest)]
+        return [*(launcher or [sys.executable]), *words, *arguments]
+
+    def start(
+        self,
+        *arguments: str,
+        processes: int = 1,
+        hooks: dict[str, Any] | None = None,
+        restarts: int = 0,
+        cold: bool = False,
+    ) -> Any:
+        """Like subprocess.Popen; `cold`: from scratch, with all imports, as users do."""
+        if not cold:
+            from support.forked import Served
+
+            marked = {"marks": str(self.folder), **(hooks or {})}
+            return Served(["run", str(self.manifest), *arguments], marked, processes, restarts)
+        launcher = torchrun(processes, restarts) if processes > 1 or restarts else []
+        return subprocess.Popen(
+            self.command(*arguments, launcher=launcher, hooks=hooks),
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str, **options: Any) -> "Ended":
+        return ended(self.start(*arguments, **options))
+
+    def status(self, *arguments: str) -> int:
+        """What `status --exit-code` answers."""
+        command = [sys.executable, "-m", "runner", "status", str(self.manifest), "--exit-code"]
+        return subprocess.run(
+            [*command, *arguments], env=ENVIRONMENT, cwd=self.folder, capture_output=True
+        ).returncode
+
+    def images(self) -> list[str]:
+        return sorted(path.name for path in self.output.glob("*.png"))
+
+    def wait_for_images(self, count: int, timeout_s: float = 60.0) -> None:
+        wait_for(lambda: len(self.images()) >= count, timeout_s)
+
+    def pixels(self) -> dict[str, int]:
+        """Image name → CRC of its pixels. Raises where an image is not whole."""
+        return {name: crc_of(self.output / name) for name in self.images()}
+
+    def summary(self) -> dict[str, Any]:
+        return dict(json.loads((self.output / "summary.json").read_text()))
+
+    def failures(self) -> list[dict[str, Any]]:
+        path = self.output / "failures.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def metadata(self) -> list[dict[str, Any]]:
+        lines = (self.output / "metadata.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def journal(self) -> Iterator[dict[str, Any]]:
+        """Every whole line of all journals."""
+        for path in sorted((self.output / ".runner" / "journal").glob("*.jsonl")):
+            for line in path.read_bytes().splitlines(keepends=True):
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
+
+    def partial_files(self) -> list[Path]:
+        """Temporary files, empty files, images that do not decode."""
+        found = [*self.output.rglob("*.part"), *self.output.rglob("*.claim")]
+        for path in self.output.glob("*.png"):
+            try:
+                crc_of(path)
+            except (OSError, SyntaxError):
+                found.append(path)
+        return found
+
+
+class Ended:
+    """What a launch left: exit code, words, seconds."""
+
+    def __init__(self, process: Any, timeout_s: float = 120.0) -> None:
+        start = time.monotonic()
+        self.out, self.err = process.communicate(timeout=timeout_s)
+        self.code = process.returncode
+        self.seconds = time.monotonic() - start
+
+
+def ended(process: Any, timeout_s: float = 120.0) -> Ended:
+    try:
+        return Ended(process, timeout_s)
+    except subprocess.TimeoutExpired:
+        kill_tree(process.pid)
+        raise
+
+
+def torchrun(processes: int, restarts: int = 0) -> list[str]:
+    words = ["--standalone", f"--nproc-per-node={processes}", f"--max-restarts={restarts}"]
+    return [sys.executable, "-m", "torch.distributed.run", *words]
+
+
+def print_of(number: int) -> str:
+    """A fingerprint, as far as its form goes."""
+    return f"{number:032x}"
+
+
+def crc_of(path: Path) -> int:
+    with Image.open(path) as image:
+        image.load()
+        return zlib.crc32(np.asarray(image).tobytes())
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.05)
+
+
+def workers(agent: int) -> list[psutil.Process]:
+    """The processes under a launcher."""
+    try:
+        return psutil.Process(agent).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill_tree(pid: int) -> None:
+    for process in [*workers(pid), psutil.Process(pid)]:
+        kill(process)
+
+
+def kill(process: psutil.Process, number: int = signal.SIGKILL) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+@contextmanager
+def running(process: Any) -> Iterator[Any]:
+    """Nothing of it is left behind, whatever the test does."""
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            kill_tree(process.pid)
+            process.wait()

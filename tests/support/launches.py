@@ -1,0 +1,70 @@
+"""Launches of several ranks for tests, by a process that forks them (zygote.py)."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import PYTHONPATH, SUPPORT
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A launch that ended: per rank its exit code and its words."""
+
+    codes: list[int]
+    output: list[str]
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        return "\n".join(self.output)
+
+
+class Launcher:
+    """Forks ranks on demand. `close` ends it."""
+
+    def __init__(self, *setups: str) -> None:
+        """`setups` name functions that are called once, before anything is forked."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_NTASKS"):
+            environment.pop(name, None)
+        self._process = subprocess.Popen(
+            [sys.executable, str(SUPPORT / "zygote.py"), *setups],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+
+    def __call__(
+        self,
+        world_size: int,
+        *arguments: object,
+        function: str = "runner.cli:main",
+        patches: Sequence[str] = (),
+        folder: Path | None = None,
+        timeout_s: float = 120.0,
+    ) -> Ended:
+        """Run `function(arguments)` on every rank, after the functions named in `patches`."""
+        request = {
+            "world_size": world_size,
+            "arguments": [str(argument) for argument in arguments],
+            "function": function,
+            "patches": list(patches),
+            "folder": str(folder or tempfile.mkdtemp(prefix="ranks")),
+            "timeout_s": timeout_s,
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "the zygote ended"
+        return Ended(**json.loads(answer))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)

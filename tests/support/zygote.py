@@ -1,0 +1,141 @@
+"""A process that imports once and then forks ranks: launches in a second, without a launcher.
+
+Each line on stdin is a launch, each line on stdout what became of it. As under torchrun, the first
+rank that ends with an error has the others stopped (SIGTERM, SIGKILL after 30 s).
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+
+KILL_AFTER_S = 30.0
+
+
+def main() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    for name in ("runner.run", "runner.render.load", "runner.render.writer", "runner.cli"):
+        importlib.import_module(name)
+    from diffusers import FluxPipeline, QwenImagePipeline  # noqa: F401  (its lazy imports)
+
+    for name in sys.argv[1:]:
+        resolve(name)()
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        answers.write(json.dumps(launch(json.loads(line))) + "\n")
+        answers.flush()
+
+
+def launch(request: dict) -> dict:
+    started = time.monotonic()
+    folder = Path(request["folder"])
+    port = free_port()
+    agent = serve_store(port)
+    ranks = [start(request, rank, port, folder) for rank in range(request["world_size"])]
+    codes = wait(dict(enumerate(ranks)), request["timeout_s"])
+    os.kill(agent, signal.SIGKILL)
+    os.waitpid(agent, 0)
+    return {
+        "codes": codes,
+        "output": [read(folder / f"rank{rank}.txt") for rank in range(len(ranks))],
+        "seconds": time.monotonic() - started,
+    }
+
+
+def serve_store(port: int) -> int:
+    """What torchrun's agent does for its workers."""
+    process = os.fork()
+    if process:
+        return process
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    signal.pause()
+    del store
+    os._exit(0)
+
+
+def start(request: dict, rank: int, port: int, folder: Path) -> int:
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        output = os.open(folder / f"rank{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        size = request["world_size"]
+        if size > 1:
+            os.environ.update(
+                RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size),
+                LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                TORCHELASTIC_USE_AGENT_STORE="True",
+            )  # fmt: skip
+        os.chdir(folder)
+        code = call(request)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def call(request: dict) -> int:
+    for name in request["patches"]:
+        resolve(name)()
+    return int(resolve(request["function"])(request["arguments"]) or 0)
+
+
+def resolve(name: str):
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def wait(ranks: dict[int, int], timeout_s: float) -> list[int]:
+    codes: dict[int, int] = {}
+    deadline, kill_at = time.monotonic() + timeout_s, float("inf")
+    while len(codes) < len(ranks):
+        for rank, process in ranks.items():
+            if rank in codes:
+                continue
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                codes[rank] = os.waitstatus_to_exitcode(status)
+        now = time.monotonic()
+        if any(codes.values()) and kill_at == float("inf"):
+            kill_at = now + KILL_AFTER_S
+            signal_all(ranks, codes, signal.SIGTERM)
+        if now > min(deadline, kill_at):
+            signal_all(ranks, codes, signal.SIGKILL)
+        time.sleep(0.01)
+    return [codes[rank] for rank in sorted(codes)]
+
+
+def signal_all(ranks: dict[int, int], codes: dict[int, int], number: int) -> None:
+    for rank, process in ranks.items():
+        if rank not in codes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()
