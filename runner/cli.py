@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import gc
-import json
 import logging
 import os
 import sys
@@ -11,7 +10,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import runner
 from runner.errors import (
@@ -22,9 +21,6 @@ from runner.errors import (
     ManifestError,
     ReplicaLostError,
     RunnerError,
-    cut,
-    is_utf8,
-    printable,
 )
 from runner.folder.files import DISK_ERRORS
 from runner.folder.lock import live_shards
@@ -34,6 +30,7 @@ from runner.launch.shards import Shard
 from runner.launch.stop import Stop
 from runner.launch.world import World, tell_launcher, world_from
 from runner.manifest.load import Loaded, load
+from runner.say import Handler, answer, is_utf8, say, speak_as, to_json
 from runner.units import counted, whole_number
 
 __all__ = ["main"]
@@ -42,7 +39,6 @@ SAID_ONCE = (ManifestError, LaunchError, InterruptedRunError)
 DEFAULT_GRACE_S = 20.0  # until the manifest is read
 MOST = 10**9  # of anything that is counted on a command line
 MOST_PROCESSES = 10**6
-MAX_LINE = 1000  # characters of an error: a name or a value in it may have any number
 ENDS = {  # of a run that came to its end, to the launcher, which shows a traceback for any but 0
     ExitCode.FAILED: "some images failed; see failures.jsonl",
     ExitCode.INCOMPLETE: "stopped as asked; run the same command again to go on",
@@ -58,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words.insert(0, "run")
     for word in words:
         if not is_utf8(word):
-            print(f"runner: {printable(word)}: not UTF-8; rename it", file=sys.stderr)
+            say(f"{word}: not UTF-8; rename it")
             return int(ExitCode.REFUSED)
     options = _parser().parse_args(words)
     _hush_libraries()
@@ -67,20 +63,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(command(options))
     except RunnerError as error:
         if not error.is_told:
-            _tell(str(error))
+            say(str(error), every_rank=True)
         return int(error.exit_code)
     except OSError as error:  # a folder that is another user's, say
-        _tell(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        problem = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        say(problem, every_rank=True)
         return int(ExitCode.ERROR)
 
 
-def _tell(words: str) -> None:
-    lines = [f"runner: {cut(line, MAX_LINE)}\n" for line in printable(words).split("\n")]
-    print("".join(lines), end="", file=sys.stderr, flush=True)
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        say(f"{message}; see {self.prog} --help")
+        raise SystemExit(int(ExitCode.REFUSED))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="runner", description=runner.__doc__)
+    parser = _Parser(prog="runner", description=runner.__doc__)
     parser.add_argument("--version", action="version", version=f"runner {runner.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -202,7 +200,7 @@ def _run(options: argparse.Namespace) -> int:
         return code
     except ReplicaLostError as error:
         tell_launcher(str(error))
-        print(f"runner: {error}", file=sys.stderr, flush=True)
+        say(str(error), every_rank=True)
         os._exit(int(error.exit_code))  # the end of a broken process group could wait
     except RunnerError as error:
         is_refused = error.exit_code == ExitCode.REFUSED  # rank 0 says it, once
@@ -217,9 +215,8 @@ def _run(options: argparse.Namespace) -> int:
             raise  # told in one line
         tell_launcher(f"{type(error).__name__}: {error}")
         # No barrier and no clean-up that could wait: the launcher must see this exit at once.
-        print(f"runner: rank {world.rank}: {type(error).__name__}: {error}", file=sys.stderr)
-        logging.getLogger("runner").error(traceback.format_exc())
-        sys.stderr.flush()
+        say(f"{type(error).__name__}: {error}", every_rank=True)
+        say(traceback.format_exc().rstrip(), every_rank=True)
         os._exit(int(ExitCode.ERROR))
     finally:
         gc.enable()
@@ -242,8 +239,9 @@ def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> ExitCode
 
 def _quiet(world: World) -> None:
     """Rank 0 speaks for all."""
+    speak_as(world.rank)
     level = logging.WARNING if world.rank == 0 else logging.ERROR
-    logging.basicConfig(level=level, format=f"runner: rank {world.rank}: %(message)s")
+    logging.basicConfig(level=level, handlers=[Handler()], force=True)
     if world.rank != 0:
         warnings.simplefilter("ignore")
 
@@ -265,7 +263,7 @@ def _validate(options: argparse.Namespace) -> int:
     loaded = load(options.manifest, options.set)
     plan = Plan(loaded.manifest, loaded.prompts, loaded.root)
     prompts, images = counted(len(loaded.prompts), "prompt"), counted(len(plan), "image")
-    print(f"{options.manifest}: good; {prompts}, {images}")
+    answer(f"{options.manifest}: good; {prompts}, {images}")
     return ExitCode.COMPLETE
 
 
@@ -291,7 +289,7 @@ def _status(options: argparse.Namespace) -> int:
 
     loaded = load(options.manifest, options.set)
     summary = status(loaded, _output(options, loaded), options.limit, options.shard)
-    print(json.dumps(summary, indent=2) if not options.exit_code else summary["sentence"])
+    answer(summary["sentence"] if options.exit_code else to_json(summary, indent=2))
     return int(summary["exit_code"]) if options.exit_code else ExitCode.COMPLETE
 
 
@@ -302,7 +300,7 @@ def _stop(options: argparse.Namespace) -> int:
     for shard in jobs:
         folder.ask_to_stop(shard)
     asked = f"asked {counted(len(jobs), 'job')} to stop"
-    print(asked if jobs else f"no job works on {folder.dir}; {_UNSEEN}")
+    answer(asked if jobs else f"no job works on {folder.dir}; {_UNSEEN}")
     return ExitCode.COMPLETE
 
 
@@ -316,5 +314,5 @@ def _slurm(options: argparse.Namespace) -> int:
     if options.output is not None:
         given += ["--output", str(options.output)]
     text = script(options.manifest, _output(options, loaded), given, request)
-    print(submit(text) if options.submit else text, end="\n" if options.submit else "")
+    answer(submit(text) if options.submit else text.rstrip("\n"))
     return ExitCode.COMPLETE

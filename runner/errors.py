@@ -35,9 +35,6 @@ __all__ = [
     "ReplicaLostError",
     "RunnerError",
     "StrategyError",
-    "cut",
-    "is_utf8",
-    "printable",
     "refusal",
 ]
 
@@ -125,25 +122,6 @@ class GaveUpError(RunnerError):
 
 class InterruptedRunError(RunnerError):
     exit_code = ExitCode.INCOMPLETE
-
-
-def printable(text: str) -> str:
-    """Words from a manifest for a terminal: control characters, which may command it, replaced."""
-    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
-
-
-def cut(text: str, most: int) -> str:
-    """A text of any length in `most` characters, without its middle: the ends tell most."""
-    if len(text) <= most:
-        return text
-    end = (most - 1) // 2
-    return f"{text[: most - 1 - end]}…{text[-end:]}"
-
-
-def is_utf8(text: str) -> bool:
-    """Whether a word from the system can be written anywhere: the bytes of one that is not UTF-8
-    are lone surrogates."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def refusal(message: str, exit_code: int) -> RunnerError:

@@ -6,7 +6,6 @@ itself (work.py); at the end rank 0 waits for the last living one and reports.
 
 import contextlib
 import secrets
-import sys
 import time
 
 from runner.errors import (
@@ -15,7 +14,6 @@ from runner.errors import (
     InterruptedRunError,
     RefusedError,
     RunnerError,
-    printable,
     refusal,
 )
 from runner.folder import reports as report
@@ -42,6 +40,7 @@ from runner.prepare.prepare import (
     tell,
     tell_error,
 )
+from runner.say import say
 from runner.units import counted
 from runner.worker import Rank, wait_for_all, work
 
@@ -90,7 +89,7 @@ def _lead(rank: Rank) -> ExitCode:
         if start.pending:
             remarks = (*notices(start.plan), disk.notice(rank.folder, start.plan, start.missing))
             for line in (*filter(None, remarks), _greeting(start, launch)):
-                print(f"runner: {printable(line)}", file=sys.stderr, flush=True)
+                say(line)
             counts = Counts(len(start.plan), done=start.finished)
             summary = report.summarize("running", counts, launch, Account())
             report.write_summary(rank.folder, summary, launch.id)
@@ -197,5 +196,5 @@ def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
     told = summary if start.pending else {**summary, "made": 0}
     words = report.sentence(told, counts, folder)
     for line in filter(None, (report.truncation_notice(counts), words)):
-        print(f"runner: {line}", file=sys.stderr, flush=True)
+        say(line)
     return report.exit_code(outcome)

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +35,7 @@ from runner.model import files as model
 from runner.plan import Fingerprints, Task
 from runner.prepare.prepare import Job, Start
 from runner.render.self_check import agree, reference
+from runner.say import say
 from runner.strategies import DataParallel
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _lead(
         except DroppedError:
             return
         except GaveUpError as error:
-            print(f"runner: rank {rank.world.rank}: {error}", file=sys.stderr)
+            say(str(error), every_rank=True)
             journal.gave_up(str(error))
         finally:
             with contextlib.suppress(OSError):

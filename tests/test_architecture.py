@@ -17,6 +17,7 @@ FILES = sorted(path for path in HOME.rglob("*.py") if "demo" not in path.parts)
 # The folders and files of runner/, from the ground up: each may import what stands before it.
 ORDER = (
     "units",
+    "say",
     "errors",
     "settings",
     "demo",
@@ -128,6 +129,12 @@ def test_only_launch_reads_the_environment(sources: dict[str, str]) -> None:
     for name, text in sources.items():
         if not name.startswith("launch/"):
             assert not re.search(r"os\.environ|getenv", text), name
+
+
+def test_only_say_prints(sources: dict[str, str]) -> None:
+    for name, text in sources.items():
+        if name not in ("say", "__main__"):  # which makes the streams
+            assert not re.search(r"\bprint\(|sys\.std(out|err)\.write", text), name
 
 
 # Case 16: a bare device type is the first GPU for every rank.

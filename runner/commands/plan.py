@@ -3,14 +3,13 @@
 from __future__ import annotations  # array[int] is no type at run time before 3.12
 
 import json
-import sys
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from runner.commands.compare import compare, table
-from runner.errors import FolderError, OfflineError, StrategyError, printable
+from runner.errors import FolderError, OfflineError, StrategyError
 from runner.folder.journal import merge
 from runner.folder.lock import live_launches
 from runner.folder.names import image_name
@@ -27,6 +26,7 @@ from runner.model import files as model
 from runner.plan import Fingerprints, Plan, Task
 from runner.prepare.preflight import check
 from runner.prepare.prepare import asked, is_open, notices, recorded_in, settle
+from runner.say import answer, to_json
 from runner.units import counted
 
 __all__ = ["show"]
@@ -45,7 +45,6 @@ def show(
     *,
     as_json: bool,
     machine: Machine | None = None,
-    out: TextIO | None = None,
 ) -> None:
     """Print the plan, and what each strategy would need on a machine. Raises what the start of a
     run with this world size would raise, as far as the model's configs are at hand."""
@@ -77,8 +76,8 @@ def show(
         remarks.append(f"parameters, sizes and strategy not checked: {error}")
     except StrategyError:
         if comparison is not None:  # what would fit helps where the manifest's strategy does not
-            lines = [json.dumps({"comparison": comparison})] if as_json else table(comparison)
-            print("\n".join(lines), file=out or sys.stdout)
+            lines = [to_json({"comparison": comparison})] if as_json else table(comparison)
+            answer("\n".join(lines))
         raise
     layout = manifest.strategy.layout(world)
     remarks += notices(plan)
@@ -95,7 +94,7 @@ def show(
     about["finished"] = finished
     if comparison is not None:
         about["comparison"] = comparison
-    (_print_json if as_json else _print_table)(about, tasks, out or sys.stdout)
+    (_print_json if as_json else _print_table)(about, tasks)
 
 
 def _with_revision(manifest: Manifest, resolved: Resolved) -> tuple[Manifest, OfflineError | None]:
@@ -194,46 +193,41 @@ def _about(
     }
 
 
-def _print_json(about: dict[str, Any], tasks: Iterator[dict[str, Any]], out: TextIO) -> None:
+def _print_json(about: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None:
     """One document, its tasks a line each, streaming."""
-    out.write(json.dumps(about, ensure_ascii=False)[:-1] + ', "tasks": [')
-    separator = "\n"
-    for task in tasks:
-        out.write(separator + json.dumps(task, ensure_ascii=False))
-        separator = ",\n"
-    out.write("\n]}\n")
+    answer(to_json(about)[:-1] + ', "tasks": [')
+    for number, task in enumerate(tasks, 1):
+        answer(to_json(task) + ("," if number < about["images"] else ""))
+    answer("]}")
 
 
-def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]], out: TextIO) -> None:
+def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None:
     revision = f" at {about['revision']}" if about["revision"] else ""
-    print(f"model      {about['model']}{revision}, {about['dtype']}", file=out)
-    print(f"output     {about['output']}", file=out)
-    print(f"parameters {_pairs(about['parameters']) or 'the defaults of the pipeline'}", file=out)
+    answer(f"model      {about['model']}{revision}, {about['dtype']}")
+    answer(f"output     {about['output']}")
+    answer(f"parameters {_pairs(about['parameters']) or 'the defaults of the pipeline'}")
     images = f"{about['images']} from {counted(about['prompts'], 'prompt')}"
     there = f", {about['finished']} of them there" if about["finished"] else ""
-    print(f"images     {images}, in {counted(about['batches'], 'batch')}{there}", file=out)
+    answer(f"images     {images}, in {counted(about['batches'], 'batch')}{there}")
     ranks = counted(about["ranks_per_replica"], "rank")
     world = f"{counted(about['replicas'], 'replica')} × {ranks}"
-    print(f"strategy   {about['strategy']['kind']}: {world} = {about['world_size']}", file=out)
-    print(f"shards     {_sizes(about['shards'])}", file=out)
+    answer(f"strategy   {about['strategy']['kind']}: {world} = {about['world_size']}")
+    answer(f"shards     {_sizes(about['shards'])}")
     for remark in about["remarks"]:
-        print(f"note       {remark}", file=out)
+        answer(f"note       {remark}")
     if "comparison" in about:
-        print("\n" + "\n".join(table(about["comparison"])), file=out)
+        answer("\n" + "\n".join(table(about["comparison"])))
     if about["images"] > ROWS:
         return
-    print(
-        f"\n{'index':>5}  {'file':<18} {'seed':>10}  {'batch':>5}  {'replica':>7}  prompt", file=out
-    )
+    answer(f"\n{'index':>5}  {'file':<18} {'seed':>10}  {'batch':>5}  {'replica':>7}  prompt")
     for task in tasks:
         seed = "drawn" if task["seed"] is None else task["seed"]
         own = {k: v for k, v in task["parameters"].items() if about["parameters"].get(k) != v}
-        words = printable(" ".join(task["prompt"].split()))
+        words = " ".join(task["prompt"].split())
         words = words if len(words) <= 60 else words[:59] + "…"
-        print(
+        answer(
             f"{task['index']:>5}  {task['file_name']:<18} {seed:>10}  {task['batch']:>5}  "
             f"{task['replica']:>7}  {words}{'  (' + _pairs(own) + ')' if own else ''}",
-            file=out,
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from runner.launch.store import Store, StoreLostError
+from runner.say import say
 from runner.units import counted, duration
 
 __all__ = ["Progress"]
@@ -68,8 +69,7 @@ class Progress:
         now = time.monotonic()
         is_due = finished - self._told >= self.total / LINES or now - self._told_at >= LINE_S
         if finished > self._told and is_due:
-            line = _line(finished, self.total, self._rate.per_second)
-            print(f"runner: {line}", file=sys.stderr, flush=True)
+            say(_line(finished, self.total, self._rate.per_second))
             self._told, self._told_at = finished, now
 
 

@@ -15,9 +15,10 @@ from typing import Annotated, Any, NamedTuple
 import pydantic_core
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationError
 
-from runner.errors import InterruptedRunError, ManifestError, Problem, cut
+from runner.errors import InterruptedRunError, ManifestError, Problem
 from runner.manifest.words import MAX_VALUE, explain
 from runner.manifest.yaml_tree import MAX_DEPTH, TOO_DEEP
+from runner.say import cut
 from runner.settings import Settings, Text
 
 __all__ = [

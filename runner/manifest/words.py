@@ -10,8 +10,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from runner.errors import cut
 from runner.manifest.yaml_tree import Odd
+from runner.say import cut
 
 __all__ = ["MAX_VALUE", "explain", "nearest", "place_of"]
 

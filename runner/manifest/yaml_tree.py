@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from runner.errors import ManifestError, Problem, cut
+from runner.errors import ManifestError, Problem
+from runner.say import cut
 
 __all__ = ["MAX_DEPTH", "TOO_DEEP", "Node", "Odd", "document", "set_value"]
 

@@ -9,7 +9,6 @@ have been preempted), the next tries less.
 import dataclasses
 import json
 import stat
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from runner.errors import InterruptedRunError
 from runner.launch.stop import Stop
 from runner.plan import Task, pixels_of, size_name
 from runner.render.results import DroppedError, Renderer
+from runner.say import say
 from runner.units import counted
 
 __all__ = ["probe"]
@@ -173,7 +173,7 @@ class _Trial:
 
 
 def _tell(words: str) -> None:
-    print(f"runner: batch_size auto: {words}", file=sys.stderr, flush=True)
+    say(f"batch_size auto: {words}")
 
 
 def _stopped() -> InterruptedRunError:

@@ -8,7 +8,6 @@ import dataclasses
 import itertools
 import json
 import operator
-import sys
 import time
 import zlib
 from array import array
@@ -59,6 +58,7 @@ from runner.model.weights import component_bytes
 from runner.plan import Fingerprints, Plan
 from runner.prepare.preflight import check
 from runner.render import compiled
+from runner.say import say
 from runner.strategies import Asked, Resolution
 
 __all__ = [
@@ -163,7 +163,7 @@ def prepare(
     journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
     if found.beyond:
         names = named(path.name for path in found.beyond)
-        print(f"runner: removing what is beyond the list: {names}", file=sys.stderr)
+        say(f"removing what is beyond the list: {names}")
     clear(folder, found, journal, record, live, wanted)
     for index in crashed:
         fingerprint = start.fingerprints.of(start.plan.task(index))
@@ -240,7 +240,7 @@ def preflight(start: Start, world: World) -> Start:
     kept = compiled.check_machine(device) if start.manifest.compile else ""
     for line in [found.choice, *found.remarks, kept]:
         if line:
-            print(f"runner: {line}", file=sys.stderr)
+            say(line)
     settled = {"strategy": found.strategy}
     return dataclasses.replace(
         start,
@@ -285,7 +285,7 @@ def _settle_batches(
         start = dataclasses.replace(settled, choice=start.choice, renderer=renderer)
         _record(folder, start)
     found = ", ".join(f"{count} for {name}" for name, count in sizes.items())
-    print(f"runner: batch_size auto: {found}", file=sys.stderr, flush=True)
+    say(f"batch_size auto: {found}")
     return start
 
 

@@ -12,12 +12,13 @@ from PIL import Image, PngImagePlugin
 from support.jobs import Job, print_of
 
 from runner.cli import main
-from runner.errors import FolderError, printable
+from runner.errors import FolderError
 from runner.folder import png as images
 from runner.folder.journal import merge
 from runner.folder.lock import live_launches, live_shards
 from runner.folder.paths import OutputFolder
 from runner.manifest.schema import OutputSpec
+from runner.say import printable
 
 PROMPTS = [
     "../../../etc/passwd",

@@ -1,5 +1,6 @@
 """Whole runs of one process with a tiny real model: resume, changes, failures, reports."""
 
+import contextlib
 import functools
 import gc
 import json
@@ -79,8 +80,8 @@ class Bench:
         return status(load(self.write(**self.values)), self.output, limit, shard)
 
     def plan(self) -> dict[str, Any]:
-        out = StringIO()
-        show(load(self.write(**self.values)), self.output, 1, as_json=True, out=out)
+        with contextlib.redirect_stdout(StringIO()) as out:
+            show(load(self.write(**self.values)), self.output, 1, as_json=True)
         return dict(json.loads(out.getvalue()))
 
 
