@@ -1,0 +1,25 @@
+"""`runner plan` over an output folder."""
+
+import pytest
+from support.bench import Bench
+from support.launch import stamps
+
+from runner.commands import plan as planned
+
+
+def test_a_plan_knows_what_is_there(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bench.plan()["finished"] == 0
+    bench.run(limit=3)
+    before = stamps(bench.output)
+    plan = bench.plan()
+    assert (plan["finished"], plan["images"], plan["remarks"]) == (3, 5, [])
+    bench.values["prompts"][1] = "a blue fox"
+    plan = bench.plan()
+    assert plan["finished"] == 2
+    assert "a run would be refused" in plan["remarks"][0]
+    assert "(1: the manifest changed since)" in plan["remarks"][0]
+    assert stamps(bench.output) == before
+    monkeypatch.setattr(planned, "LOOK_AT", 4)  # a long list is planned in seconds
+    plan = bench.plan()
+    assert plan["finished"] is None
+    assert "was not looked at: more than 4 images" in plan["remarks"][0]

@@ -1,0 +1,122 @@
+"""A run that goes on where the last one ended: what is whole stays, the rest is made."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.bench import PROMPTS, Bench
+from support.launch import lines, pixels, stamps, summary
+
+from runner.errors import ExitCode, FolderError
+from runner.folder import png
+
+
+def test_the_same_again_touches_nothing_and_loads_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.run()
+    before = stamps(bench.output)
+
+    def load_again(*_: object) -> None:
+        raise AssertionError("a model was loaded for nothing")
+
+    monkeypatch.setattr("runner.render.load.load", load_again)
+    assert bench.run() is ExitCode.COMPLETE
+    assert stamps(bench.output) == before
+
+
+def test_a_launch_with_nothing_to_do_keeps_the_figures(
+    bench: Bench, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bench.run()
+    before = summary(bench.output)
+    assert before["made"] == len(PROMPTS)
+    assert len(before["replicas"]) == 1
+    capfd.readouterr()
+    assert bench.run() is ExitCode.COMPLETE
+    assert summary(bench.output) == before
+    assert "made now" not in capfd.readouterr().err
+
+
+# Case 26.
+def test_broken_files_are_made_again_and_just_those(bench: Bench) -> None:
+    bench.run()
+    good, before = pixels(bench.output), stamps(bench.output)
+    half = (bench.output / "000002.png").read_bytes()
+    (bench.output / "000002.png").write_bytes(half[: len(half) // 2])
+    (bench.output / "000003.png").write_bytes(b"")
+    (bench.output / "000001.png").unlink()
+    left_over = bench.output / ".000001.png.dead0000.0a0b0c0d.part"
+    left_over.write_bytes(b"x")
+    assert bench.run() is ExitCode.COMPLETE
+    assert pixels(bench.output) == good
+    after = stamps(bench.output)
+    assert {name for name in after if after[name] != before[name]} == {
+        "000001.png",
+        "000002.png",
+        "000003.png",
+    }
+    assert not left_over.exists()
+    assert summary(bench.output)["made"] == 3
+
+
+def test_after_an_unclean_end_files_are_read_whole(bench: Bench) -> None:
+    bench.run()
+    good, before = pixels(bench.output), stamps(bench.output)
+    (journal,) = (bench.output / ".runner" / "journal").glob("*.jsonl")
+    whole = journal.read_bytes().splitlines(keepends=True)
+    # The process died in the middle of its line for image 4, and a block of image 1 was lost.
+    journal.write_bytes(b"".join(whole[:4]) + whole[4][:10])
+    data = bytearray((bench.output / "000001.png").read_bytes())
+    data[-40] ^= 0xFF
+    (bench.output / "000001.png").write_bytes(data)
+    assert bench.run() is ExitCode.COMPLETE
+    assert pixels(bench.output) == good
+    after = stamps(bench.output)
+    assert {name for name in after if after[name] != before[name]} == {"000001.png"}
+    assert len(lines(bench.output / "metadata.jsonl")) == 5
+
+
+def test_a_folder_without_its_journals_is_adopted(bench: Bench) -> None:
+    bench.run()
+    before = stamps(bench.output)
+    shutil.rmtree(bench.output / ".runner")
+    assert bench.run() is ExitCode.COMPLETE
+    assert stamps(bench.output) == before
+    assert len(lines(bench.output / "metadata.jsonl")) == 5
+
+
+def test_a_drawn_seed_is_kept(bench: Bench) -> None:
+    del bench.values["seed"]
+    assert bench.run(limit=2) is ExitCode.COMPLETE
+    assert bench.run() is ExitCode.COMPLETE
+    seeds = [line["seed"] for line in lines(bench.output / "metadata.jsonl")]
+    assert seeds == list(range(seeds[0], seeds[0] + 5))
+    other = Bench(bench.write, Path(bench.values["model"]), bench.output.parent / "other")
+    other.values = bench.values
+    other.run(limit=1)
+    assert lines(other.output / "metadata.jsonl")[0]["seed"] != seeds[0]
+    (bench.output / "manifest.yaml").unlink()
+    (bench.output / "000000.png").unlink()
+    for ask in (bench.run, bench.status, bench.plan):
+        with pytest.raises(FolderError, match=f"manifest.yaml.* is gone.*--set seed={seeds[0]},"):
+            ask()
+    assert not (bench.output / "manifest.yaml").exists()
+    bench.values["seed"] = seeds[0]
+    assert (bench.plan()["finished"], bench.plan()["remarks"]) == (4, [])
+
+
+# Case 11: a gap is never a success.
+def test_a_lost_image_is_not_complete(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = png.commit
+
+    def forget(path: Path, data: bytes, launch: str) -> Any:
+        done = real(path, data, launch)
+        if path.name == "000003.png":
+            path.unlink()
+        return done
+
+    monkeypatch.setattr(png, "commit", forget)
+    assert bench.run() is ExitCode.INCOMPLETE
+    assert summary(bench.output)["missing"] == 1
