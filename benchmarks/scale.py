@@ -167,7 +167,7 @@ def make_by_runner(manifest: str, images: int) -> None:
             how = {"batch_size": 1, "degraded": [], "seconds": round(random.random(), 4)}
             return {"width": 16, "height": 16, **about, **how}
 
-    load.load = lambda *given: Noise(given[4])  # type: ignore[assignment,return-value]
+    load.load = lambda *_, stop, **__: Noise(stop)  # type: ignore[assignment,return-value]
     os.fsync = lambda descriptor: None
     code = main(["run", manifest, "--limit", str(images)])
     if code:

@@ -223,7 +223,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> ExitCode:
-    from runner.prepare.prepare import Job
+    from runner.prepare.rank import Job
     from runner.run import run
 
     loaded = load(options.manifest, options.set)
@@ -232,8 +232,14 @@ def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> ExitCode
         compile_cache()  # before torch is imported, which would choose a folder below /tmp
     output = _output(options, loaded)
     _quiet(world)
-    parts = (options.limit, options.regenerate, options.self_check, options.shard)
-    job = Job(loaded, output, *parts)
+    job = Job(
+        loaded,
+        output,
+        limit=options.limit,
+        regenerate=options.regenerate,
+        self_check=options.self_check,
+        shard=options.shard,
+    )
     return run(job, world, stop)
 
 

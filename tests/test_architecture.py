@@ -31,6 +31,7 @@ ORDER = (
     "prepare",
     "commands",
     "worker",
+    "report",
     "run",
     "cli",
     "__main__",

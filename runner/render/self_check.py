@@ -10,12 +10,11 @@ from runner.launch.stop import Stop
 from runner.launch.world import World
 from runner.manifest.schema import Manifest
 from runner.plan import Task
+from runner.render.results import Renderer
 from runner.strategies import DataParallel
 
 if TYPE_CHECKING:
     import torch
-
-    from runner.render.pipeline import Pipeline
 
 __all__ = ["agree", "reference"]
 
@@ -34,8 +33,8 @@ def reference(
 
     from runner.render.load import load
 
-    plain = manifest.model_copy(update={"compile": False})
-    pipeline = load(plain, folder, DataParallel(), device, stop, world)
+    plain = manifest.model_copy(update={"compile": False, "strategy": DataParallel()})
+    pipeline = load(plain, folder, device=device, world=world, stop=stop)
     image: torch.Tensor = pipeline.images([task]).cpu()
     del pipeline
     gc.collect()
@@ -45,18 +44,18 @@ def reference(
 
 
 def agree(
-    pipeline: "Pipeline", task: Task, expected: "torch.Tensor | None", replica: Replica
+    renderer: Renderer, task: Task, expected: "torch.Tensor | None", replica: Replica
 ) -> None:
     """Render the task by the replica; its leader, who has what is `expected`, compares.
 
     Raises StrategyError on every rank where they differ by more than the limit.
     """
-    image = pipeline.images([task])
-    words = _difference(image, expected, pipeline.about["dtype"])
+    image = renderer.images([task])
+    words = _difference(image, expected, renderer.about["dtype"])
     verdict = replica.settle(("self-check", words) if words else None)
     if verdict:
         error = StrategyError(
-            f"strategy: {pipeline.about['strategy']}: self-check: {verdict[1]}; use "
+            f"strategy: {renderer.about['strategy']}: self-check: {verdict[1]}; use "
             f"data_parallel, another degree or attention backend, or compile: false"
         )
         error.is_told = not replica.layout.is_leader

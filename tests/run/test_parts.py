@@ -54,8 +54,8 @@ def test_shards_that_end_together_leave_the_report_of_both(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one ends between the first one's look at the journals and its reports."""
-    module = sys.modules["runner.run"]
-    monkeypatch.setattr(load_module, "load", lambda *given: FakePipeline(given[4]))
+    module = sys.modules["runner.report"]
+    monkeypatch.setattr(load_module, "load", lambda *_, stop, **__: FakePipeline(stop))
     merge, waits = module.merge, threading.Event()
     other = threading.Thread(target=lambda: bench.run(shard=(2, 2)))
 

@@ -13,7 +13,7 @@ from runner.errors import ExitCode
 from runner.launch.stop import Stop
 from runner.launch.world import World
 from runner.manifest.load import load
-from runner.prepare.prepare import Job
+from runner.prepare.rank import Job
 from runner.run import run
 from support.launch import FAST
 
