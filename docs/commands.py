@@ -15,8 +15,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.cli import COMMANDS
-
 HOME = Path(__file__).resolve().parents[1]
 HELP = HOME / "docs/commands.md"
 ENVIRONMENT = {"COLUMNS": "88", "NO_COLOR": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HOME)}
@@ -38,10 +36,14 @@ def documents() -> list[Path]:
 def help_page() -> str:
     """docs/commands.md as it should be."""
     parts = ["# Commands\n\nMade by `make docs`. `python -m runner` is the same as `runner`.\n"]
-    for command in ("", *COMMANDS):
-        words = f"runner {command} --help".replace("  ", " ")
+    for words in ("runner --help", *(f"runner {name} --help" for name in names())):
         parts.append(f"```console\n$ {words}\n{printed(words, HOME)}```\n")
     return "\n".join(parts)
+
+
+def names() -> list[str]:
+    """Of all commands, as `runner --help` lists them."""
+    return re.findall(r"^    (\w+) ", printed("runner --help", HOME), re.MULTILINE)
 
 
 def renewed(text: str, folder: Path) -> str:
