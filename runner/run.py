@@ -2,8 +2,9 @@
 
     look at the folder → check → share → render → write → report
 
-Every rank runs `run`. Rank 0 looks, checks and shares (prepare/); all ranks render and write their
-batches (worker.py, render/); rank 0 reports once the last living rank has ended (report.py).
+Every rank runs `run`. Rank 0 looks, checks and shares (prepare/). All ranks render and write their
+batches (worker.py, lead.py, render/). Rank 0 reports once the last living rank has ended
+(report.py).
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from runner.launch.progress import Progress
 from runner.launch.stop import Stop
 from runner.launch.store import StoreLostError, connect
 from runner.launch.world import World
+from runner.lead import wait_for_all
 from runner.prepare.assignment import broadcast, broadcast_error, receive
 from runner.prepare.notices import demo_notices
 from runner.prepare.prepare import Preparation, prepare
@@ -30,7 +32,7 @@ from runner.prepare.rank import Job, Rank
 from runner.report import report
 from runner.say import say
 from runner.units import counted
-from runner.worker import render_and_write_batches, wait_for_all
+from runner.worker import render_and_write_batches
 
 __all__ = ["run"]
 

@@ -30,6 +30,7 @@ ORDER = (
     "render",
     "prepare",
     "commands",
+    "lead",
     "worker",
     "report",
     "run",
@@ -37,7 +38,7 @@ ORDER = (
     "__main__",
 )
 WITH_TORCH = ("render", "model/text_memory", "strategies")  # where torch may be imported at the top
-LONGEST_FUNCTION, DEEPEST_NESTING = 60, 7
+LONGEST_FUNCTION, DEEPEST_NESTING = 60, 3
 
 
 def name_of(path: Path) -> str:
