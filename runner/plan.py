@@ -15,15 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.errors import ManifestError, Problem
-from runner.manifest.prompts import (
-    MAX_SEED,
-    FilePrompts,
-    Prompt,
-    is_text,
-    repeated_sums,
-    settings_of,
-    text_sums,
-)
+from runner.manifest.prompt_file import FilePrompts, overrides_of, repeated_sums
+from runner.manifest.prompts import MAX_SEED, Prompt, is_text, text_sums
 from runner.manifest.schema import Manifest
 from runner.manifest.yaml_tree import Node
 
@@ -127,7 +120,7 @@ class Plan:
         firsts, total, most = array("Q"), 0, 1
         default_key, has_default = _batch_key(self._defaults), False
         seen = set[str]()
-        for place, (seed, own) in enumerate(settings_of(self.prompts)):
+        for place, (seed, own) in enumerate(overrides_of(self.prompts)):
             parameters, count = self._defaults, self._default_count
             key, limit = default_key, default_most
             if own:

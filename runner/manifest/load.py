@@ -7,7 +7,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from runner.errors import ManifestError, Problem
-from runner.manifest.prompts import FilePrompts, Prompt, PromptFile
+from runner.manifest.prompt_file import FilePrompts
+from runner.manifest.prompts import Prompt, PromptFile
 from runner.manifest.schema import Manifest
 from runner.manifest.words import explain
 from runner.manifest.yaml_tree import Node, document, set_value
@@ -36,8 +37,8 @@ def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
         spec = manifest.model.model_copy(update={"id": str(local.resolve())})
         manifest = manifest.model_copy(update={"model": spec})
     if not isinstance(manifest.prompts, PromptFile):
-        good = tuple(item.found_good() for item in manifest.prompts)
-        return Loaded(manifest, good, path, root)
+        prompts = tuple(item.to_prompt() for item in manifest.prompts)
+        return Loaded(manifest, prompts, path, root)
     file = _path(root, ("prompts", "file"), path.parent, manifest.prompts.file)
     place = root.walk(("prompts", "file"))[0].place
     if not file.is_file():

@@ -50,7 +50,7 @@ from runner.launch.stop import Stop
 from runner.launch.store import Store
 from runner.launch.world import World
 from runner.manifest.load import Loaded, parse
-from runner.manifest.prompts import FilePrompts
+from runner.manifest.prompt_file import FilePrompts
 from runner.manifest.resolve import Resolved, decide, dump, fill
 from runner.manifest.schema import Manifest
 from runner.model import files as model
