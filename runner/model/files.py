@@ -14,6 +14,7 @@ from typing import Any
 
 from runner import demo
 from runner.errors import ModelError, OfflineError
+from runner.model.safetensors_header import header_bytes
 from runner.model.spec import ModelSpec
 
 __all__ = [
@@ -179,7 +180,8 @@ def identity(spec: ModelSpec) -> dict[str, Any]:
         elif path.suffix in WEIGHTS:
             size = path.stat().st_size
             digest.update(f"{path.relative_to(folder).as_posix()} {size}\n".encode())
-            digest.update(_header(path))
+            if path.suffix == ".safetensors":
+                digest.update(header_bytes(path))
     return {"files": digest.hexdigest(), **variant}
 
 
@@ -302,11 +304,3 @@ def _is_variant(name: str, variant: str | None) -> bool:
 def _shards(path: Path) -> list[str]:
     values = json.loads(path.read_text(encoding="utf-8"))
     return sorted(set(values.get("weight_map", {}).values()))
-
-
-def _header(path: Path) -> bytes:
-    """A safetensors header: its length in 8 bytes, then JSON with every tensor's place."""
-    if path.suffix != ".safetensors":
-        return b""
-    with path.open("rb") as file:
-        return file.read(min(int.from_bytes(file.read(8), "little"), 100_000_000))
