@@ -14,7 +14,7 @@ from runner.errors import (
     InterruptedRunError,
     RefusedError,
     RunnerError,
-    refusal,
+    already_printed,
 )
 from runner.folder import reports as report
 from runner.folder import space as disk
@@ -76,7 +76,7 @@ def _end_if_ended(store: Store, world: World) -> None:
     images failed, the job was refused, somebody asked it to stop."""
     code = store.command.get(ENDED) if world.restart else None
     if code is not None:
-        raise refusal("ended before this restart", int(code))
+        raise already_printed("ended before this restart", int(code))
 
 
 def _lead(rank: Rank) -> ExitCode:

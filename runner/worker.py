@@ -16,7 +16,7 @@ from runner.errors import (
     InterruptedRunError,
     ReplicaLostError,
     RunnerError,
-    refusal,
+    already_printed,
 )
 from runner.folder.journal import Journal, merge
 from runner.folder.merged_record import LOST, Done, Work
@@ -116,7 +116,7 @@ def _wait_for_model(rank: Rank) -> Path:
     if found is None:
         raise InterruptedRunError("stopped before the model was there")
     if found.startswith("!"):
-        raise refusal(found[1:], ExitCode.REFUSED)
+        raise already_printed(found[1:], ExitCode.REFUSED)
     return Path(found)
 
 

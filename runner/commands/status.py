@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from runner.errors import DiskError, ExitCode, FolderError, refusal
+from runner.errors import DiskError, ExitCode, FolderError, RefusedError
 from runner.folder import reports as report
 from runner.folder.journal import launch_of, merge
 from runner.folder.lock import live_launches
@@ -37,7 +37,7 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
     folder = OutputFolder(output, loaded.manifest.output)
     folder.check()
     if (why := folder.refusal()) and not live_launches(folder):
-        raise refusal(f"the last launch was refused: {why}", ExitCode.REFUSED)
+        raise RefusedError(f"the last launch was refused: {why}")
     recorded, live = recorded_in(folder), live_launches(folder)
     manifest = fill(loaded.manifest, decide(loaded.manifest, recorded))
     plan = Plan(manifest, loaded.prompts, loaded.root)

@@ -118,7 +118,7 @@ def _refusals(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[str]:
     """What the pipeline's own check of its arguments refuses, each once."""
     seen = set[str]()
     for place, parameters in plan.settings:
-        reason = call.refusal(parameters)
+        reason = call.objection(parameters)
         named = [name for name in parameters if re.search(rf"\b{re.escape(name)}\b", reason)]
         if reason and named and reason not in seen:
             seen.add(reason)
@@ -134,7 +134,7 @@ def _allowed(
     for name in named:
         for number in re.findall(r"\b\d+(?:\.\d+)?\b", reason):
             value = float(number) if "." in number else int(number)
-            if not call.refusal({**parameters, name: value}):
+            if not call.objection({**parameters, name: value}):
                 return f"use {name} {number}"
     return ""
 

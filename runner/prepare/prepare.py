@@ -25,7 +25,7 @@ from runner.errors import (
     RefusedError,
     RunnerError,
     StrategyError,
-    refusal,
+    already_printed,
 )
 from runner.folder import space as disk
 from runner.folder.files import replace
@@ -377,7 +377,7 @@ def hear(job: Job, store: Store, pulse: Pulse, stop: Stop) -> Start:
         raise InterruptedRunError("stopped before rank 0 began the work")
     values: dict[str, Any] = json.loads(text)
     if "error" in values:
-        raise refusal(values["error"], values["exit_code"])
+        raise already_printed(values["error"], values["exit_code"])
     if values["checksum"] != _checksum(job.loaded):
         raise RunnerError(
             f"{job.loaded.path} or its prompt file changed while the job began, or is another on "

@@ -150,10 +150,10 @@ def test_a_check_is_that_of_the_class() -> None:
             stand_in, "a cat", None, 512, 512, max_sequence_length=600
         )
     assert call is not None
-    assert call.refusal({"max_sequence_length": 600}) == str(caught.value)
+    assert call.objection({"max_sequence_length": 600}) == str(caught.value)
     asks_model = pipeline_call("PRXPipeline")
     assert asks_model is not None
-    assert asks_model.refusal({"guidance_scale": 0.5}) == ""
+    assert asks_model.objection({"guidance_scale": 0.5}) == ""
 
 
 @pytest.mark.parametrize(
