@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.errors import ModelError
 from runner.manifest.schema import Manifest
-from runner.manifest.words import nearest, place_of
+from runner.manifest.suggestions import nearest, place_of
 from runner.model.configs import read_config
 from runner.model.files import index_of
 from runner.model.signature import PipelineCall, pipeline_call
