@@ -147,7 +147,7 @@ class Plan:
         self._batches = batches.finish()
         start = self.manifest.seed.start if self.manifest.seed else None
         if start is not None and start + total - 1 > MAX_SEED:
-            self._refuse_seed(self.root.walk(("seed",))[0].place, start, total)
+            self._refuse_seed(self.root.walk(("seed",)).place, start, total)
 
     def _most(self, parameters: Mapping[str, Any]) -> int:
         """How many images of these parameters a batch may have."""
@@ -166,12 +166,12 @@ class Plan:
         parameters where the prompt has these from there."""
         if names and self.prompts[place].parameters.keys().isdisjoint(names):
             for name in names:
-                node, found = self.root.walk(("parameters", name))
-                if found == ("parameters", name):
-                    return f"{node.place}: parameters"
+                found = self.root.walk(("parameters", name))
+                if found.path == ("parameters", name):
+                    return f"{found.place}: parameters"
         if isinstance(self.prompts, FilePrompts):
             return self.prompts.where(place)
-        return f"{self.root.walk(('prompts', place))[0].place}: prompts[{place}]"
+        return f"{self.root.walk(('prompts', place)).place}: prompts[{place}]"
 
     def __len__(self) -> int:
         return self.total

@@ -40,7 +40,7 @@ def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
         prompts = tuple(item.to_prompt() for item in manifest.prompts)
         return Loaded(manifest, prompts, path, root)
     file = _path(root, ("prompts", "file"), path.parent, manifest.prompts.file)
-    place = root.walk(("prompts", "file"))[0].place
+    place = root.walk(("prompts", "file")).place
     if not file.is_file():
         raise ManifestError([Problem(place, f"no prompt file {file.resolve()}")])
     # As run, a manifest is found in another folder: its prompt file by the full path.
@@ -58,7 +58,7 @@ def _path(root: Node, key: tuple[str, ...], folder: Path, name: str) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"{'.'.join(key)}: {name[:60]!r}: {reason}"
-        raise ManifestError([Problem(root.walk(key)[0].place, message)]) from None
+        raise ManifestError([Problem(root.walk(key).place, message)]) from None
     return path
 
 
@@ -79,8 +79,8 @@ def parse(path: Path, sets: Sequence[str] = ()) -> tuple[Manifest, Node]:
         for fault in error.errors():
             if fault["type"] == "too_short" and fault["input"]:
                 continue  # pydantic counts the good ones: each bad one is told
-            node, found = root.walk(fault["loc"])
-            problems.append(Problem(node.place, explain(Manifest, fault, found, node.text)))
+            node, found, place = root.walk(fault["loc"])
+            problems.append(Problem(place, explain(Manifest, fault, found, node.text)))
     if problems:
         raise ManifestError(sorted(dict.fromkeys(problems), key=_by_line))
     return manifest, root

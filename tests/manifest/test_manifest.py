@@ -19,8 +19,8 @@ from runner.manifest.yaml_tree import document
 
 Write = Callable[..., Path]
 FORBIDDEN = (
-    ":2: not YAML: the character {} must not stand there as it is; remove it, or write it as here, "
-    "in double quotes"
+    ":2: not YAML: the character '{0}' is not allowed as it is; remove it, or write {0} in double "
+    "quotes"
 )
 
 
@@ -247,6 +247,40 @@ def test_texts_are_texts(manifest: Write, text: str, wanted: str) -> None:
         assert wanted in found
 
 
+# Case 39 of round two: a list begins a line below its key.
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("prompt:\n  - a\n", ":2: prompt: unknown key; did you mean prompts?"),
+        ("guidence:\n\n  - a\n", ":2: guidence: unknown key; did you mean parameters.guid"),
+        ("seed:\n  - 1\n", ":2: seed: must be a whole number"),
+        ("parameters:\n  - 1\n", ":2: parameters: must be a mapping of keys to values"),
+        ("parameters:\n  prompt:\n    - a\n", ":2: parameters: prompt is set by the runner"),
+        ("strategy:\n  ulysses_degree: 2\n", ":2: strategy: must name its kind"),
+        ("output:\n  name:\n    a: 1\n", ":3: output.name: unknown key; known keys: dir"),
+        ("output:\n  dir:\n    - a\n", ":3: output.dir: must be text"),
+        ("versions: &v {a: b}\nuse: *v\n", ":3: use: unknown key"),
+        ("output: &o {dir: o}\nmodel:\n  id: demo\n  <<: *o\n", ":2: model.dir: unknown key"),
+    ],
+)
+def test_a_fault_names_the_line_of_the_key(manifest: Write, text: str, wanted: str) -> None:
+    model = "" if "model:" in text else "\nmodel: demo"
+    (found,) = problems(manifest(f"# a job\n{text}prompts: [a]{model}"))
+    assert found.startswith(wanted)
+
+
+def test_a_line_end_in_a_value_does_not_split_the_message(manifest: Write) -> None:
+    path = manifest('model: demo\n"a\\nb": 1\ndtype: "x\\ny"\nprompts: ["a", "\\n"]')
+    with pytest.raises(ManifestError) as caught:
+        load(path, ["seed=x\n"])
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith(r"--set seed=x\n: seed: ")
+    assert lines[1].startswith(rf"{path}:2: a\nb: unknown key")
+    assert lines[2].startswith(rf"{path}:3: dtype: x\ny: not a dtype")
+    assert lines[3].endswith(r"'\n': is blank")
+
+
 # Case 6.
 @pytest.mark.parametrize(
     "seed", ["-1", "18446744073709551616", "1.5", "true", "1e6", "010", "0x1F"]
@@ -346,7 +380,7 @@ def test_every_problem_at_once_in_order_of_lines(manifest: Write) -> None:
         (b"model: 'demo\n", "not YAML"),
         (b"model: demo\nprompts: [caf\xe9]", ":2: not UTF-8 (byte 0xe9)"),
         (b"model: !!python/object:os.system x\nprompts: [a]", ":1: the tag"),
-        (b"model: demo\nprompts: [a\x00b]", FORBIDDEN.format(r"'\x00'")),
+        (b"model: demo\nprompts: [a\x00b]", FORBIDDEN.format(r"\x00")),
         (b'model: demo\nprompts: ["\\ud83e\\udd8a"]', ":2: not YAML: .*write the character itself"),
         (b"1: x\nmodel: demo\nprompts: [a]", ":1: the key 1 is not text"),
     ],
@@ -439,5 +473,5 @@ def test_both_loaders_find_the_same(manifest: Write, monkeypatch: pytest.MonkeyP
     assert problems(path) == fast
     assert len(fast) >= 5
     assert document("a: [1, 2]", "x")[0].plain() == {"a": [1, 2]}
-    assert problems(manifest("a: 1\nb: \x1b")) == [FORBIDDEN.format(r"'\x1b'")]
+    assert problems(manifest("a: 1\nb: \x1b")) == [FORBIDDEN.format(r"\x1b")]
     assert manifest_module.DTYPES["half"] == "float16"
