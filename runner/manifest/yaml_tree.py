@@ -8,8 +8,9 @@ its author becomes `Odd`, which no setting accepts.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
@@ -41,6 +42,9 @@ class Odd:
         return self.text
 
 
+NO_KEYS: Mapping[str, str] = MappingProxyType({})  # one for all nodes that are not mappings
+
+
 @dataclass(slots=True)
 class Node:
     """A value with its place: `value` is a dict or a list of nodes, or a scalar."""
@@ -48,7 +52,7 @@ class Node:
     value: Any
     place: str
     text: str = ""  # a scalar as it is written
-    key_places: dict[str, str] = field(default_factory=dict)  # of a mapping
+    key_places: Mapping[str, str] = field(default_factory=lambda: NO_KEYS)  # of a mapping
 
     def plain(self) -> Any:
         """The value without places, for pydantic."""
@@ -113,6 +117,16 @@ def document(text: str, name: str) -> tuple[Node, list[Problem]]:
         raise ManifestError([Problem(place, f"not YAML: {reason}; {remedy}")]) from None
 
 
+def _merged(mappings: Sequence[Node]) -> Node:
+    """One mapping at the place of the last; of equal keys the last one counts."""
+    items: dict[str, Node] = {}
+    places: dict[str, str] = {}
+    for mapping in mappings:
+        items.update(mapping.value)
+        places.update(mapping.key_places)
+    return Node(items, mappings[-1].place, key_places=places)
+
+
 def _is_merge(key: Any) -> bool:
     """Whether the event of a key is a plain `<<`."""
     return isinstance(key, yaml.ScalarEvent) and key.value == "<<" and bool(key.implicit[0])
@@ -155,7 +169,7 @@ def set_value(root: Node, assignment: str) -> None:
 
 def _assign(mapping: Node, key: str, value: Node, place: str) -> None:
     mapping.value[key] = value
-    mapping.key_places[key] = place
+    mapping.key_places = {**mapping.key_places, key: place}
 
 
 def _long_form(key: str, short: Node | None, place: str) -> Node:
@@ -186,6 +200,7 @@ class _Builder:
         self.problems: list[Problem] = []
         self.anchors: dict[str, tuple[Node, int]] = {}  # with the number of nodes below
         self.open: set[str] = set()
+        self.line, self.place = -1, name
         self.count = 0
         self.aliased = 0
 
@@ -206,7 +221,10 @@ class _Builder:
             self.loader.get_event()
 
     def _place(self, event: Any) -> str:
-        return _place(self.name, event.start_mark.line)
+        line = event.start_mark.line
+        if line != self.line:  # what stands on one line shares one string
+            self.line, self.place = line, _place(self.name, line)
+        return self.place
 
     def _node(self, depth: int) -> Node:
         event = self.loader.get_event()
@@ -253,35 +271,31 @@ class _Builder:
         return Node(items, place)
 
     def _mapping(self, place: str, depth: int) -> Node:
-        own = Node({}, place)
+        items: dict[str, Node] = {}
+        places: dict[str, str] = {}
         sources: list[Node] = []  # what `<<` brings, in the file's order
         while not self.loader.check_event(yaml.MappingEndEvent):
             event = self.loader.peek_event()
+            key_place = self._place(event)
             key, value = self._node(depth + 1), self._node(depth + 1)
             if _is_merge(event):
                 sources += self._sources(value)
-            else:
-                self._put(own, key, value, self._place(event))
+            elif self._is_new(key, places, key_place):
+                items[key.value], places[key.value] = value, key_place
         self.loader.get_event()
-        if not sources:
-            return own
-        merged = Node({}, place)
-        for source in (*reversed(sources), own):  # the mapping's own keys win, then earlier sources
-            merged.value.update(source.value)
-            merged.key_places.update(source.key_places)
-        return merged
+        own = Node(items, place, key_places=places)
+        return _merged([*reversed(sources), own]) if sources else own
 
-    def _put(self, mapping: Node, key: Node, value: Node, place: str) -> None:
+    def _is_new(self, key: Node, places: Mapping[str, str], place: str) -> bool:
+        """Whether the key can be put into a mapping that has keys at `places`."""
         if not isinstance(key.value, str):
             message = f"the key {key.text or 'here'} is not text; quote it"
-            self.problems.append(Problem(place, message))
-        elif key.value in mapping.value:
-            first = mapping.key_places[key.value]
-            message = f"{key.value}: given twice, first at {first}; keep one"
-            self.problems.append(Problem(place, message))
+        elif key.value in places:
+            message = f"{key.value}: given twice, first at {places[key.value]}; keep one"
         else:
-            mapping.value[key.value] = value
-            mapping.key_places[key.value] = place
+            return True
+        self.problems.append(Problem(place, message))
+        return False
 
     def _sources(self, node: Node) -> list[Node]:
         """The mappings of `<<: *anchor` or `<<: [*one, *two]`."""
