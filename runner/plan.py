@@ -100,7 +100,7 @@ class Plan:
         # The index of each prompt's first image; None while every prompt has one image.
         self._firsts: array[int] | None = None
         # For what is checked before the start: names, (height, width) and whole sets of parameters
-        # → the first prompt with them. Sets that differ in their texts alone count as one.
+        # → the first prompt with them. Sets that differ only in their texts count as one.
         self.names: dict[str, int] = dict.fromkeys(self._defaults, 0)
         self.sizes: dict[tuple[Any, Any], int] = {}
         self.parameter_sets: dict[str, tuple[int, Mapping[str, Any]]] = {}

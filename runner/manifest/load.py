@@ -18,38 +18,45 @@ __all__ = ["Loaded", "load", "parse"]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A manifest with its prompts, which may stay in their file."""
+    """A manifest with its prompts; those of a file are read from it when they are needed."""
 
     manifest: Manifest
     prompts: Sequence[Prompt]
     path: Path
-    root: Node  # of the file, for the places of later problems
+    root: Node  # of the manifest's file, for the lines in later messages
 
 
 def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
-    """Read a manifest and its prompt file; `sets` are --set arguments, which go over it.
+    """Read a manifest and its prompt file. `sets` are --set arguments, which override it.
 
     Raises ManifestError with every problem of the manifest, then of the prompt file.
     """
     manifest, root = parse(path, sets)
-    local = _path(root, ("model", "id"), path.parent, manifest.model.id)
-    if manifest.model.id != "demo" and (_is_path(manifest.model.id) or local.is_dir()):
-        spec = manifest.model.model_copy(update={"id": str(local.resolve())})
-        manifest = manifest.model_copy(update={"model": spec})
+    manifest = _with_model_path(manifest, root, path.parent)
     if not isinstance(manifest.prompts, PromptFile):
         prompts = tuple(item.to_prompt() for item in manifest.prompts)
         return Loaded(manifest, prompts, path, root)
     file = _path(root, ("prompts", "file"), path.parent, manifest.prompts.file)
-    place = root.walk(("prompts", "file")).place
     if not file.is_file():
+        place = root.walk(("prompts", "file")).place
         raise ManifestError([Problem(place, f"no prompt file {file.resolve()}")])
-    # As run, a manifest is found in another folder: its prompt file by the full path.
+    # The output folder holds the manifest as run: from there only the full path is right.
     manifest = manifest.model_copy(update={"prompts": PromptFile(file=str(file.resolve()))})
     return Loaded(manifest, FilePrompts(file, str(file)), path, root)
 
 
+def _with_model_path(manifest: Manifest, root: Node, folder: Path) -> Manifest:
+    """With the full path of a local model."""
+    name = manifest.model.id
+    path = _path(root, ("model", "id"), folder, name)
+    if name == "demo" or not (_is_path(name) or path.is_dir()):
+        return manifest
+    spec = manifest.model.model_copy(update={"id": str(path.resolve())})
+    return manifest.model_copy(update={"model": spec})
+
+
 def _path(root: Node, key: tuple[str, ...], folder: Path, name: str) -> Path:
-    """An input path, relative to the manifest. Raises ManifestError for what no system takes."""
+    """An input path, relative to the manifest. Raises ManifestError for an impossible one."""
     try:
         path = folder / Path(name).expanduser()
         path.resolve().is_file()
@@ -67,7 +74,10 @@ def _is_path(model_id: str) -> bool:
 
 
 def parse(path: Path, sets: Sequence[str] = ()) -> tuple[Manifest, Node]:
-    """The manifest alone, and its tree for the places of later problems."""
+    """The manifest without its prompt file, and its tree, for the lines in later messages.
+
+    Raises ManifestError with every problem.
+    """
     root, problems = document(_read(path), str(path))
     for assignment in sets:
         set_value(root, assignment)
@@ -78,7 +88,7 @@ def parse(path: Path, sets: Sequence[str] = ()) -> tuple[Manifest, Node]:
     except ValidationError as error:
         for fault in error.errors():
             if fault["type"] == "too_short" and fault["input"]:
-                continue  # pydantic counts the good ones: each bad one is told
+                continue  # pydantic counts the good prompts; each bad one has a fault of its own
             node, found, place = root.walk(fault["loc"])
             problems.append(Problem(place, explain(Manifest, fault, found, node.text)))
     if problems:

@@ -73,8 +73,8 @@ def _check_sizes(plan: Plan, multiple: int) -> None:
                 low = value // multiple * multiple
                 valid = " or ".join(str(v) for v in (low, low + multiple) if v)
                 raise ModelError(
-                    f"{plan.where(prompt, name)}: {name} {value} is not a multiple of {multiple}, "
-                    f"as {plan.manifest.model.id} needs; use {valid}"
+                    f"{plan.where(prompt, name)}: {name} {value}: {plan.manifest.model.id} needs a "
+                    f"multiple of {multiple}; use {valid}"
                 )
 
 
