@@ -65,7 +65,7 @@ def test_prompts_that_yaml_changed_are_refused_in_one_go(manifest: Write) -> Non
     ("text", "number"),
     [("1_000", "1000"), ("0x10", "16"), ("12:30:00", "45000"), ("010", "8"), ("4e0", "4")],
 )
-def test_numbers_that_yaml_reads_otherwise_are_told_with_the_plain_one(
+def test_numbers_that_yaml_reads_otherwise_come_with_the_plain_one(
     manifest: Write, text: str, number: str
 ) -> None:
     top = f"model: demo\nprompts: [a cat]\nseed: {text}\n"
@@ -90,7 +90,7 @@ def test_a_parameter_that_yaml_reads_as_no_plain_value(
     assert problems(path) == [line]
 
 
-def test_a_mapping_where_a_prompt_was_meant_is_told_to_be_quoted(manifest: Write) -> None:
+def test_a_mapping_where_a_prompt_was_meant_should_be_quoted(manifest: Write) -> None:
     found = problems(manifest("model: demo\nprompts:\n  - a: b\n"))
     assert any("if the line is a prompt, quote it" in line for line in found)
     assert all(line.startswith(":3: prompts[0]") for line in found)
@@ -207,7 +207,7 @@ def test_nothing_is_proposed_that_is_not_near(manifest: Write, key: str) -> None
         ("strategy: {kind: context_parallel, steps: 3}", "parameters.num_inference_steps"),
     ],
 )
-def test_keys_at_the_wrong_level_are_told_their_place(
+def test_keys_at_the_wrong_level_come_with_their_place(
     manifest: Write, text: str, wanted: str
 ) -> None:
     (found,) = problems(manifest(f"model: demo\n{text}\nprompts: [a]"))
@@ -222,7 +222,7 @@ def test_a_prompt_with_a_key_of_the_manifest(manifest: Write) -> None:
     )
 
 
-def test_numbers_in_quotes_are_told_to_leave_them_out(manifest: Write) -> None:
+def test_numbers_in_quotes_should_leave_them_out(manifest: Write) -> None:
     for text in ('seed: "7"', 'seed: {fixed: "7"}', 'batch_size: "4"', 'stop_grace_s: "2.5"'):
         (found,) = problems(manifest(f"model: demo\n{text}\nprompts: [a]"))
         assert re.search(r'"[0-9.]+" must be a (whole )?number; leave the quotes out$', found)
