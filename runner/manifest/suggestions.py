@@ -1,6 +1,7 @@
 """What a wrong key or a wrong name in a manifest may have meant."""
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
@@ -94,6 +95,7 @@ def _known_keys(fields: Iterable[str], *, in_prompt: bool) -> str:
     return f"; known keys: {', '.join(sorted(fields))}{hint}"
 
 
+@functools.cache
 def _places(model: Model) -> dict[str, str]:
     """Every key below a model → how to write it in the file. A key of several places has the one
     nearest to the top level, then the one of the last field."""

@@ -56,7 +56,7 @@ def explain(
         return f"{name}: unknown key{suggestion(model, loc)}"
     if kind.startswith("union_tag"):
         return f"{name}: {_wrong_kind(model, loc, fault)}"
-    if kind in NUMBERS and isinstance(value, str) and re.fullmatch(r"-?[0-9.]+", value):
+    if kind in NUMBERS and isinstance(value, str) and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value):
         return f'{name}: "{_shown(value)}" {WORDS[kind]}; leave the quotes out'
     return f"{name}:{_given(value, text)} {_reason(fault, text)}"
 
