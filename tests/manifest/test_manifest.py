@@ -247,7 +247,7 @@ def test_texts_are_texts(manifest: Write, text: str, wanted: str) -> None:
         assert wanted in found
 
 
-# Case 39 of round two: a list begins a line below its key.
+# A list begins a line below its key, and an alias stands where its anchor is.
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
