@@ -475,7 +475,7 @@ def test_only_what_is_proved_goes_without_a_remark(flux):
          "ulysses_anything goes with ulysses_degree over 1 and ring_degree 1"),
         ("{kind: context_parallel, ulysses_degree: 2, ring_anything: true}", "ring_anything goes"),
         ("{kind: context_parallel, ulysses_degree: 0}", "must be 1 or more"),
-        ("{kind: tensor_parallel}", "degree is required"),
+        ("{kind: tensor_parallel}", "degree is missing"),
         ("{kind: tensor_parallel, degree: 2, ulysses_degree: 2}",
          "cannot put tensor and context parallel on one model; use degree alone"),
         ("{kind: tensor_parallel, degree: 2, ulises: 2}", "ulises: unknown key"),
