@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(command(options))
     except RunnerError as error:
-        if not error.is_told:
+        if not error.is_printed:
             say(str(error), every_rank=True)
         return int(error.exit_code)
     except OSError as error:  # a folder that is another user's, say
@@ -206,7 +206,7 @@ def _run(options: argparse.Namespace) -> int:
         is_refused = error.exit_code == ExitCode.REFUSED  # rank 0 says it, once
         tell_launcher("refused before work began" if is_refused else str(error))
         if isinstance(error, SAID_ONCE) and world.rank != 0:
-            error.is_told = True  # every rank reads the same file: rank 0 says it
+            error.is_printed = True  # every rank reads the same file: rank 0 says it
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:

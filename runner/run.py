@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Iterator
 
-from runner.errors import ExitCode, InterruptedRunError, RefusedError, refusal
+from runner.errors import ExitCode, InterruptedRunError, RefusedError, already_printed
 from runner.folder import reports
 from runner.folder.lock import FolderLock
 from runner.folder.merged_record import Account
@@ -90,7 +90,7 @@ def _end_if_ended(rank: Rank) -> None:
     images failed, the job was refused, somebody asked it to stop."""
     code = rank.store.command.get(ENDED) if rank.world.restart else None
     if code is not None:
-        raise refusal("ended before this restart", int(code))
+        raise already_printed("ended before this restart", int(code))
 
 
 def _let_no_restart_go_on(rank: Rank, code: ExitCode) -> None:

@@ -1,5 +1,7 @@
-"""Numbers and sizes as people write them on a command line or in a manifest: ASCII digits alone,
-and no more than any machine has. And as they read them."""
+"""Numbers, sizes and durations as people write and read them.
+
+Only ASCII digits are read, and no size is larger than any machine has.
+"""
 
 import re
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import ExitCode, InterruptedRunError, RunnerError, refusal
+from runner.errors import ExitCode, InterruptedRunError, RunnerError, already_printed
 from runner.folder.journal import Journal
 from runner.launch.devices import set_device
 from runner.launch.process_group import replica_group
@@ -76,7 +76,7 @@ def _wait_for_model(rank: Rank) -> Path:
     if found is None:
         raise InterruptedRunError("stopped before the model was there")
     if found.startswith("!"):
-        raise refusal(found[1:], ExitCode.REFUSED)
+        raise already_printed(found[1:], ExitCode.REFUSED)
     return Path(found)
 
 

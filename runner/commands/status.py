@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.errors import DiskError, ExitCode, FolderError, refusal
+from runner.errors import DiskError, ExitCode, FolderError, RefusedError
 from runner.folder import reports
 from runner.folder.paths import OutputFolder, told_as_refusal
 from runner.folder.reports import Launch
@@ -35,7 +35,7 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
     folder.check()
     seen = look(loaded, folder)
     if (why := folder.refusal()) and not seen.live:
-        raise refusal(f"the last launch was refused: {why}", ExitCode.REFUSED)
+        raise RefusedError(f"the last launch was refused: {why}")
     if seen.recorded is None:
         return _never_run(seen)
     known = reports.read_summary(folder)

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import InterruptedRunError, RunnerError, refusal
+from runner.errors import InterruptedRunError, RunnerError, already_printed
 from runner.launch.shards import open_shards
 from runner.launch.store import Store
 from runner.manifest.load import Loaded
-from runner.manifest.prompts import FilePrompts
+from runner.manifest.prompt_file import FilePrompts
 from runner.manifest.resolve import Resolved, fill
 from runner.manifest.schema import Manifest
 from runner.model import files as model
@@ -71,7 +71,7 @@ def receive(rank: Rank) -> Assignment:
         raise InterruptedRunError("stopped before rank 0 began the work")
     values: dict[str, Any] = json.loads(text)
     if "error" in values:
-        raise refusal(values["error"], values["exit_code"])
+        raise already_printed(values["error"], values["exit_code"])
     loaded = rank.job.loaded
     if values["checksum"] != _checksum(loaded):
         raise RunnerError(

@@ -58,7 +58,7 @@ def agree(
             f"strategy: {renderer.about['strategy']}: self-check: {verdict[1]}; use "
             f"data_parallel, another degree or attention backend, or compile: false"
         )
-        error.is_told = not replica.layout.is_leader
+        error.is_printed = not replica.layout.is_leader
         raise error
 
 
