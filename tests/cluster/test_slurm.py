@@ -88,10 +88,12 @@ def test_hostile_names_stay_quoted(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name = "a $(touch pwned)\ntouch pwned\n#'\".yaml"
-    out = "o\n$(touch pwned)`touch pwned`'"
+    out = "o\n$(touch pwned)`touch pwned`'\\'\x1b]0;é\u202e\x9b31m"
     Path(name).write_text(json.dumps({"model": "demo", "output": out, "prompts": ["a dog"]}))
     assert main(["slurm", name, "--gpus-per-node", "1", "--time", "5"]) == 0
     text = capsys.readouterr().out
+    assert "\ufffd" not in text  # nothing was left for the terminal's sake to replace
+    assert all(line.isprintable() for line in text.splitlines())
     start, _, _ = text.partition("\nrm -f ")
     check = f'{start}\nprintf "%s\\0" "${{job[@]}}" "$stop"\n'
     done = subprocess.run(["bash", "-c", check], capture_output=True, text=True, check=True)
