@@ -81,7 +81,7 @@ def _end_if_ended(store: Store, world: World) -> None:
 
 def _lead(rank: Rank) -> ExitCode:
     """Rank 0: prepare, tell, work, wait, report."""
-    lock = FolderLock(rank.folder, secrets.token_hex(4), rank.job.shard)
+    lock = FolderLock(rank.folder, secrets.token_hex(4), rank.job.part)
     started = time.time()
     try:
         start = _prepare(rank, lock)
@@ -171,7 +171,7 @@ def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
     folder, job = rank.folder, rank.job
     launch.seconds = round(time.monotonic() - start.begun, 3)
     plan = start.plan
-    asked = asked_images(plan, job.limit, job.shard)
+    asked = asked_images(plan, job.limit, job.part)
     with contextlib.ExitStack() as stack:
         # Of sibling shards that end together, who writes last must have seen all journals whole.
         with contextlib.suppress(FolderError):  # one that hangs must not keep us

@@ -66,7 +66,7 @@ def work(rank: Rank, start: Start, on_lost: Callable[[], None]) -> None:
     """Take batches until none is left; a rank without a share loads no model. Where the ranks of a
     replica lose each other, `on_lost` is called before the process ends."""
     world = rank.world
-    rank.stop.watch_file(rank.folder.stop_file(rank.job.shard))
+    rank.stop.watch_file(rank.folder.stop_file(rank.job.part))
     layout = start.manifest.strategy.layout(world)
     if start.pending and world.local_rank == 0:
         _fetch(rank, start)  # for all ranks of this node
@@ -296,7 +296,7 @@ def _leftovers(rank: Rank, start: Start, replica: Replica) -> Iterator[int]:
         return
     plan = start.plan
     done = merge(rank.folder.journals, len(plan)).done
-    asked = asked_images(plan, rank.job.limit, rank.job.shard)
+    asked = asked_images(plan, rank.job.limit, rank.job.part)
     for number in start.pending:
         wanted = [plan.task(index) for index in plan.batch(number) if asked[index]]
         if any(not _is_made(task, start.fingerprints, done) for task in wanted):

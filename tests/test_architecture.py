@@ -32,6 +32,7 @@ ORDER = (
     "commands",
     "worker",
     "run",
+    "options",
     "cli",
     "__main__",
 )

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from support.launch import plan_of
 
-from runner.cli import COMMANDS, main
+from runner.cli import main
 from runner.manifest.load import load
+from runner.options import COMMANDS
 
 HOME = Path(__file__).parents[1]
 README = (HOME / "README.md").read_text(encoding="utf-8")

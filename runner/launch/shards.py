@@ -10,7 +10,9 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from runner.launch.store import Store, StoreLostError
 
-__all__ = ["open_shards", "shard", "take", "windows"]
+__all__ = ["Part", "open_shards", "shard", "take", "windows"]
+
+Part = tuple[int, int]  # of --shard I/N: the I-th of N equal parts of the plan, from 1
 
 
 def shard(pending: Sequence[int], replica: int, replicas: int) -> Sequence[int]:
@@ -80,6 +82,3 @@ def _help(store: Store, pending: Sequence[int], replica: int, replicas: int) -> 
 
 def _key(replica: int) -> str:
     return f"shard/{replica}"
-
-
-Shard = tuple[int, int]  # I of N, from 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "World",
-    "tell_launcher",
+    "report_to_launcher",
     "world_from",
 ]
 
@@ -89,7 +89,7 @@ def world_from(environ: Mapping[str, str] | None = None) -> World:
     return world
 
 
-def tell_launcher(words: str) -> None:
+def report_to_launcher(words: str) -> None:
     """Why this process ends with another code than 0: torchrun shows it below its own traceback."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:

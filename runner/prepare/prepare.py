@@ -45,7 +45,7 @@ from runner.folder.survey import (
 from runner.launch.crashes import quarantined
 from runner.launch.devices import Machine, set_device, this_machine
 from runner.launch.heartbeat import Pulse
-from runner.launch.shards import Shard, open_shards
+from runner.launch.shards import Part, open_shards
 from runner.launch.stop import Stop
 from runner.launch.store import Store
 from runner.launch.world import World
@@ -89,7 +89,7 @@ class Job:
     limit: int | None = None
     regenerate: bool = False
     self_check: bool = False
-    shard: Shard | None = None
+    part: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +137,14 @@ def prepare(
     folder.prepare()
     lock.acquire()
     folder.refused.unlink(missing_ok=True)
-    folder.stop_file(job.shard).unlink(missing_ok=True)  # a new launch means: go on
-    stop.watch_file(folder.stop_file(job.shard))
+    folder.stop_file(job.part).unlink(missing_ok=True)  # a new launch means: go on
+    stop.watch_file(folder.stop_file(job.part))
     start = _settle(job, folder, lock.launch)
     record = merge(folder.journals, len(start.plan))
     live = live_launches(folder) - {lock.launch}
     found = survey(folder, start.plan, start.fingerprints, record, live)
     refuse(folder, found, regenerate=job.regenerate)
-    wanted = asked_images(start.plan, job.limit, job.shard)
+    wanted = asked_images(start.plan, job.limit, job.part)
     crashed = [index for index in quarantined(deaths) if found.todo[index]]
     for index in crashed:
         found.todo[index] = 0
@@ -152,13 +152,13 @@ def prepare(
     lost = {index for index, failed in record.failed.items() if failed.kind == LOST}
     pending = pending_batches(start.plan, found.todo, wanted, lost)
     # Which batches are a shard's own is not known before their sizes are.
-    has_work = bool(pending) or (job.shard is not None and any(found.todo))
+    has_work = bool(pending) or (job.part is not None and any(found.todo))
     if has_work:
         start = preflight(start, world)
         disk.check(folder)
     if has_work and is_open(start.manifest):
         start = _settle_batches(start, job, folder, world, stop)
-        wanted = asked_images(start.plan, job.limit, job.shard)
+        wanted = asked_images(start.plan, job.limit, job.part)
         pending = pending_batches(start.plan, found.todo, wanted, lost)
     journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
     if found.beyond:
@@ -303,7 +303,7 @@ def _try_batches(
     device = set_device(world, share=strategy.shares_node)
     again = start.plan.comes_again
     renderer = load(start.manifest, folder, strategy, device, stop, world, comes_again=again)
-    replicas = strategy.layout(world).replicas * (job.shard[1] if job.shard else 1)
+    replicas = strategy.layout(world).replicas * (job.part[1] if job.part else 1)
     warms_up = start.manifest.compile
     found = probe(renderer, start.plan.tasks(), replicas, stop, output.trial, warms_up=warms_up)
     return found, renderer

@@ -123,8 +123,8 @@ def test_the_stop_command_and_a_stale_stop_file(tmp_path: Path) -> None:
     assert not (job.output / ".runner" / "stop").exists()
     asked = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert asked.stdout == (
-        f"no job works on {job.output}; one that has only been started is seen some seconds later: "
-        f"then ask again\n"
+        f"no job works on {job.output}; a job that has just started shows up after some seconds, "
+        f"so try again then\n"
     )
 
 
