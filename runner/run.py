@@ -25,7 +25,7 @@ from runner.folder.paths import OutputFolder
 from runner.folder.reports import Counts, Launch
 from runner.folder.survey import asked_images
 from runner.launch.crashes import deaths
-from runner.launch.heartbeat import Pulse
+from runner.launch.heartbeat import Heartbeat
 from runner.launch.progress import Progress
 from runner.launch.stop import Stop
 from runner.launch.store import Store, StoreLostError, connect
@@ -54,17 +54,17 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
     """One rank's part of a job. Raises RunnerError; anything else is a bug or a broken machine."""
     try:
         store = connect(world)
-        pulse = Pulse(store, world.rank, world.world_size)
+        heartbeat = Heartbeat(store, world.rank, world.world_size)
         folder = OutputFolder(job.output, job.loaded.manifest.output)
-        rank = Rank(job, folder, store, pulse, world, stop)
+        rank = Rank(job, folder, store, heartbeat, world, stop)
         try:
             _end_if_ended(store, world)
             if world.rank == 0:
                 return _lead(rank)
-            work(rank, hear(job, store, pulse, stop), on_lost=lambda: None)
+            work(rank, hear(job, store, heartbeat, stop), on_lost=lambda: None)
             return ExitCode.COMPLETE  # what became of the whole job is rank 0's to say
         finally:
-            pulse.end()
+            heartbeat.end()
             if world.rank == 0 and not world.agent_store:
                 wait_for_all(rank)  # they still listen to the store that this process serves
     except StoreLostError:
@@ -137,7 +137,7 @@ def _work_and_wait(rank: Rank, start: Start, launch: Launch, lock: FolderLock) -
                 _report(start, rank, launch)
             raise
         finally:
-            rank.pulse.end()
+            rank.heartbeat.end()
         wait_for_all(rank)
 
 

@@ -22,9 +22,9 @@ from runner.folder.journal import Journal, merge
 from runner.folder.merged_record import LOST, Done, Work
 from runner.folder.paths import OutputFolder
 from runner.folder.survey import asked_images
-from runner.launch.crashes import Crashes, alone
+from runner.launch.crashes import Crashes, split_batch
 from runner.launch.devices import set_device
-from runner.launch.heartbeat import Pulse
+from runner.launch.heartbeat import Heartbeat
 from runner.launch.process_group import replica_group
 from runner.launch.replica import Replica
 from runner.launch.shards import shard, take, windows
@@ -57,7 +57,7 @@ class Rank:
     job: Job
     folder: OutputFolder
     store: Store
-    pulse: Pulse
+    heartbeat: Heartbeat
     world: World
     stop: Stop
 
@@ -76,7 +76,7 @@ def work(rank: Rank, start: Start, on_lost: Callable[[], None]) -> None:
     try:
         folder = _wait_for_model(rank)
         first_rank = world.rank - layout.rank_in_replica
-        with Replica(layout, rank.store, rank.pulse, first_rank, on_lost) as replica:
+        with Replica(layout, rank.store, rank.heartbeat, first_rank, on_lost) as replica:
             _make_images(rank, start, replica, folder, journal)
     except Exception as error:
         with contextlib.suppress(OSError):
@@ -90,7 +90,7 @@ def wait_for_all(rank: Rank) -> list[int]:
     """Rank 0 waits for the other ranks; those that are gone."""
     stop = rank.stop
     try:
-        return rank.pulse.wait_for_all(
+        return rank.heartbeat.wait_for_all(
             lambda: GONE_AFTER_STOP_S if stop.requested else GONE_AFTER_S
         )
     except StoreLostError:
@@ -110,7 +110,7 @@ def _fetch(rank: Rank, start: Start) -> None:
 
 def _wait_for_model(rank: Rank) -> Path:
     world = rank.world
-    found = rank.pulse.wait_for_value(
+    found = rank.heartbeat.wait_for_value(
         f"model/{world.node}", world.rank - world.local_rank, lambda: rank.stop.requested
     )
     if found is None:
@@ -168,7 +168,7 @@ def _lead(
     ) as writer:
         layout = replica.layout
         mine = take(rank.store, start.pending, layout.replica, layout.replicas)
-        mine = replica.lead(_until_stop(rank, start, mine))
+        mine = replica.broadcast_batches(_until_stop(rank, start, mine))
         left_over = _until_stop(rank, start, _leftovers(rank, start, replica))
         most, own = manifest.strategy.window, frozenset[int]()
         if most > 1:
@@ -245,7 +245,7 @@ def _follow(start: Start, replica: Replica, pipeline: "Renderer", journal: Journ
     from runner.render.results import DroppedError
 
     fingerprints = _fingerprints(start)
-    for number in replica.follow():
+    for number in replica.receive_batches():
         for tasks, degraded in _parts(start, number):
             try:
                 for _ in pipeline.render(tasks, degraded):
@@ -270,7 +270,7 @@ def _parts(start: Start, number: int) -> Iterator[tuple[list[Task], tuple[str, .
     """A batch's tasks, whole, or one by one where a process died in it; and what that makes of
     their record. The same on all ranks."""
     batch = start.plan.batch(number)
-    for indices in alone(batch, start.deaths):
+    for indices in split_batch(batch, start.deaths):
         tasks = [start.plan.task(index) for index in indices]
         yield tasks, () if indices == batch else ("batch split",)
 

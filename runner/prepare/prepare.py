@@ -44,7 +44,7 @@ from runner.folder.survey import (
 )
 from runner.launch.crashes import quarantined
 from runner.launch.devices import Machine, set_device, this_machine
-from runner.launch.heartbeat import Pulse
+from runner.launch.heartbeat import Heartbeat
 from runner.launch.shards import Part, open_shards
 from runner.launch.stop import Stop
 from runner.launch.store import Store
@@ -370,9 +370,9 @@ def tell_error(error: RunnerError | str, store: Store) -> None:
     store.set("start", json.dumps({"error": str(error), "exit_code": int(code)}))
 
 
-def hear(job: Job, store: Store, pulse: Pulse, stop: Stop) -> Start:
+def hear(job: Job, store: Store, heartbeat: Heartbeat, stop: Stop) -> Start:
     """Wait for rank 0's word. Raises its error, marked as told; InterruptedRunError without it."""
-    text = pulse.wait_for_value("start", 0, lambda: stop.requested)
+    text = heartbeat.wait_for_value("start", 0, lambda: stop.requested)
     if text is None:
         raise InterruptedRunError("stopped before rank 0 began the work")
     values: dict[str, Any] = json.loads(text)

@@ -181,7 +181,7 @@ class Pipeline:
             if is_fatal(error):
                 raise
         if self.replica is not None:
-            verdict = self.replica.settle((failure.kind, failure.error) if failure else None)
+            verdict = self.replica.agree_on((failure.kind, failure.error) if failure else None)
             if not self.has_images:
                 return Failure(tasks[0], *verdict) if verdict else None
         if failure is None:

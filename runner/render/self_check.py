@@ -53,7 +53,7 @@ def agree(
     """
     image = pipeline.images([task])
     words = _difference(image, expected, pipeline.about["dtype"])
-    verdict = replica.settle(("self-check", words) if words else None)
+    verdict = replica.agree_on(("self-check", words) if words else None)
     if verdict:
         error = StrategyError(
             f"strategy: {pipeline.about['strategy']}: self-check: {verdict[1]}; use "
