@@ -75,9 +75,9 @@ class Bench:
         return run(self.job(**options), World(), Stop(20))
 
     def status(
-        self, limit: int | None = None, part: tuple[int, int] | None = None
+        self, limit: int | None = None, shard: tuple[int, int] | None = None
     ) -> dict[str, Any]:
-        return status(load(self.write(**self.values)), self.output, limit, part)
+        return status(load(self.write(**self.values)), self.output, limit, shard)
 
     def plan(self) -> dict[str, Any]:
         with contextlib.redirect_stdout(StringIO()) as out:
@@ -559,7 +559,7 @@ def test_found_once_recorded_and_used_again(bench: Bench, monkeypatch: pytest.Mo
     assert (recorded.batch_size, recorded.batch_sizes) == ("auto", {"default": 3})
     assert summary(bench.output)["launch"]["batch_sizes"] == {"default": 3}
     bench.run()
-    bench.run(part=(1, 2))
+    bench.run(shard=(1, 2))
     assert asked == [7]
     sizes = [line["batch_size"] for line in lines(bench.output / "metadata.jsonl")]
     assert sizes == [3, 3, 3, 3, 3, 3, 1]
@@ -571,7 +571,7 @@ def test_a_part_of_the_plan_is_cut_from_the_batches_found(
     monkeypatch.setattr(probe, "probe", lambda *_, **__: {"default": 2})
     bench.values["batch_size"] = "auto"
     bench.values["prompts"] = [f"cat {number}" for number in range(6)]
-    bench.run(part=(2, 2))
+    bench.run(shard=(2, 2))
     assert [path.stem for path in sorted(bench.output.glob("*.png"))] == ["000002", "000003"]
 
 
@@ -580,10 +580,10 @@ def test_a_part_that_is_done_in_single_images_waits_for_the_batches_found(
 ) -> None:
     monkeypatch.setattr(probe, "probe", lambda *_, **__: {"default": 2})
     bench.values["prompts"] = [f"cat {number}" for number in range(6)]
-    bench.run(part=(2, 2))  # 1, 3, 5
+    bench.run(shard=(2, 2))  # 1, 3, 5
     bench.values["batch_size"] = "auto"
-    bench.run(part=(2, 2))  # 2 and 3 are its batch now
-    assert bench.run(part=(1, 2)) is ExitCode.COMPLETE
+    bench.run(shard=(2, 2))  # 2 and 3 are its batch now
+    assert bench.run(shard=(1, 2)) is ExitCode.COMPLETE
     assert len(pixels(bench.output)) == 6
     assert summary(bench.output)["outcome"] == "complete"
 
@@ -593,7 +593,7 @@ def test_a_complete_folder_needs_no_batches(bench: Bench, monkeypatch: pytest.Mo
     bench.run()
     bench.values["batch_size"] = "auto"
     assert bench.run() is ExitCode.COMPLETE
-    assert bench.run(part=(2, 2)) is ExitCode.COMPLETE
+    assert bench.run(shard=(2, 2)) is ExitCode.COMPLETE
 
 
 def test_status_knows_of_a_refusal(bench: Bench) -> None:
@@ -667,7 +667,7 @@ def test_shards_that_end_together_leave_the_report_of_both(
     module = sys.modules["runner.run"]
     monkeypatch.setattr(load_module, "load", lambda *given: FakePipeline(given[4]))
     merge, waits = module.merge, threading.Event()
-    other = threading.Thread(target=lambda: bench.run(part=(2, 2)))
+    other = threading.Thread(target=lambda: bench.run(shard=(2, 2)))
 
     def meanwhile(*given: Any) -> Any:
         record = merge(*given)
@@ -683,7 +683,7 @@ def test_shards_that_end_together_leave_the_report_of_both(
 
     monkeypatch.setattr(module, "merge", meanwhile)
     monkeypatch.setattr(module, "guard", watched, raising=False)
-    bench.run(part=(1, 2))
+    bench.run(shard=(1, 2))
     other.join(60)
     assert summary(bench.output)["outcome"] == "complete"
     assert [line["index"] for line in lines(bench.output / "metadata.jsonl")] == list(range(5))
@@ -696,11 +696,11 @@ def test_limit_and_shard_make_their_part(bench: Bench) -> None:
     assert bench.status(limit=2)["exit_code"] == 0
     assert bench.status(limit=3)["exit_code"] == bench.status()["exit_code"] == 75
     assert "; 3 missing; 1 left of the 3 asked for; run" in bench.status(limit=3)["sentence"]
-    assert "; 3 missing; 1 left of the 2 asked for; run" in bench.status(part=(2, 2))["sentence"]
+    assert "; 3 missing; 1 left of the 2 asked for; run" in bench.status(shard=(2, 2))["sentence"]
     assert not any("asked for" in bench.status(limit=n)["sentence"] for n in (2, None))
-    assert bench.run(part=(2, 2)) is ExitCode.COMPLETE
+    assert bench.run(shard=(2, 2)) is ExitCode.COMPLETE
     assert sorted(pixels(bench.output)) == ["000000.png", "000001.png", "000003.png"]
-    assert bench.run(part=(1, 2)) is ExitCode.COMPLETE
+    assert bench.run(shard=(1, 2)) is ExitCode.COMPLETE
     assert summary(bench.output)["outcome"] == "complete"
 
 
@@ -1017,11 +1017,11 @@ def test_status_and_a_run_agree_while_a_sibling_shard_writes(
 
     def sibling() -> None:
         wait_for(lambda: bench.status()["done"] == 1)
-        assert bench.run(part=(2, 2)) is ExitCode.COMPLETE
-        told.extend([summary(bench.output), bench.status(part=(2, 2)), bench.status()])
+        assert bench.run(shard=(2, 2)) is ExitCode.COMPLETE
+        told.extend([summary(bench.output), bench.status(shard=(2, 2)), bench.status()])
 
     at_image(2, sibling)
-    assert bench.run(part=(1, 2)) is ExitCode.COMPLETE
+    assert bench.run(shard=(1, 2)) is ExitCode.COMPLETE
     assert [(one["done"], one["missing"]) for one in told] == [(3, 2)] * 3
     assert [one["made"] for one in told[:2]] == [2, 2]
     assert [one["exit_code"] for one in told] == [0, 0, 75]
