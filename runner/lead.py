@@ -10,7 +10,7 @@ from runner.errors import GaveUpError, ReplicaLostError
 from runner.folder.journal import Journal, merge
 from runner.folder.merged_record import LOST, Done, Work
 from runner.folder.survey import asked_images
-from runner.launch.crashes import Crashes, alone
+from runner.launch.crashes import Crashes, split_batch
 from runner.launch.replica import Replica
 from runner.launch.shards import shard, take, windows
 from runner.launch.store import Store, StoreLostError
@@ -43,7 +43,7 @@ def wait_for_all(rank: Rank) -> list[int]:
     """Rank 0 waits for the other ranks. Returns those that are gone."""
     stop = rank.stop
     try:
-        return rank.pulse.wait_for_all(
+        return rank.heartbeat.wait_for_all(
             lambda: GONE_AFTER_STOP_S if stop.requested else GONE_AFTER_S
         )
     except StoreLostError:
@@ -94,7 +94,7 @@ class _Leader:
         strategy begins together."""
         layout, pending = self.replica.layout, self.assignment.pending
         mine = take(self.rank.store, pending, layout.replica, layout.replicas)
-        mine = self.replica.lead(_until_stop(self.rank, self.assignment, mine))
+        mine = self.replica.broadcast_batches(_until_stop(self.rank, self.assignment, mine))
         left_over = _leftovers(self.rank, self.assignment, self.replica)
         left_over = _until_stop(self.rank, self.assignment, left_over)
         most, own = self.assignment.manifest.strategy.window, frozenset[int]()
@@ -140,7 +140,7 @@ class _Leader:
 def follow(assignment: Assignment, replica: Replica, renderer: Renderer, journal: Journal) -> None:
     """Compute along with the leader, who writes. What only this rank knows of a failure, it records
     itself."""
-    for number in replica.follow():
+    for number in replica.receive_batches():
         for part in _parts(assignment, number):
             error = renderer.render(part.tasks, part.degraded).error
             if error is None:
@@ -199,7 +199,7 @@ def _parts(assignment: Assignment, number: int) -> Iterator[_Part]:
     """A batch's tasks, whole, or one by one where a process died in it. The same on all ranks."""
     plan = assignment.plan
     batch = plan.batch(number)
-    for indices in alone(batch, assignment.deaths):
+    for indices in split_batch(batch, assignment.deaths):
         tasks = [plan.task(index) for index in indices]
         yield _Part(tasks, () if indices == batch else ("batch split",))
 
@@ -226,7 +226,7 @@ def _leftovers(rank: Rank, assignment: Assignment, replica: Replica) -> Iterator
         return
     plan = assignment.plan
     done = merge(rank.folder.journals, len(plan)).done
-    wanted = asked_images(plan, rank.job.limit, rank.job.shard)
+    wanted = asked_images(plan, rank.job.limit, rank.job.part)
     for number in assignment.pending:
         tasks = [plan.task(index) for index in plan.batch(number) if wanted[index]]
         if any(not _is_made(task, assignment.fingerprints, done) for task in tasks):

@@ -24,7 +24,7 @@ def report(rank: Rank, assignment: Assignment, launch: Launch) -> ExitCode:
     """
     folder, job, plan = rank.folder, rank.job, assignment.plan
     launch.seconds = round(time.monotonic() - assignment.begun, 3)
-    wanted = asked_images(plan, job.limit, job.shard)
+    wanted = asked_images(plan, job.limit, job.part)
     with contextlib.ExitStack() as stack:
         # Of sibling shards that end together, who writes last must have seen all journals whole.
         with contextlib.suppress(FolderError):  # one that hangs must not keep us

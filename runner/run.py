@@ -19,7 +19,7 @@ from runner.folder.merged_record import Account
 from runner.folder.paths import OutputFolder
 from runner.folder.reports import Counts, Launch
 from runner.folder.space import notice
-from runner.launch.heartbeat import Pulse
+from runner.launch.heartbeat import Heartbeat
 from runner.launch.progress import Progress
 from runner.launch.stop import Stop
 from runner.launch.store import StoreLostError, connect
@@ -50,7 +50,7 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
 
 
 def _run_on_rank_0(rank: Rank) -> ExitCode:
-    lock = FolderLock(rank.folder, secrets.token_hex(4), rank.job.shard)
+    lock = FolderLock(rank.folder, secrets.token_hex(4), rank.job.part)
     started = time.time()
     try:
         prepared = _look_and_check(rank, lock)
@@ -71,14 +71,14 @@ def _joined(job: Job, world: World, stop: Stop) -> Iterator[Rank]:
     """This rank among the others of its launch, from its first heartbeat to its last."""
     try:
         store = connect(world)
-        pulse = Pulse(store, world.rank, world.world_size)
+        heartbeat = Heartbeat(store, world.rank, world.world_size)
         folder = OutputFolder(job.output, job.loaded.manifest.output)
-        rank = Rank(job, folder, store, pulse, world, stop)
+        rank = Rank(job, folder, store, heartbeat, world, stop)
         try:
             _end_if_ended(rank)
             yield rank
         finally:
-            pulse.end()
+            heartbeat.end()
             if world.rank == 0 and not world.agent_store:
                 wait_for_all(rank)  # they still need the store that this process serves
     except StoreLostError:
@@ -169,5 +169,5 @@ def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: Fold
                 report(rank, assignment, launch)
             raise
         finally:
-            rank.pulse.end()
+            rank.heartbeat.end()
         wait_for_all(rank)

@@ -37,7 +37,7 @@ def render_and_write_batches(
     model; `renderer` is there where it is loaded already. Where the ranks of a replica lose each
     other, `on_lost` is called before the process ends."""
     world = rank.world
-    rank.stop.watch_file(rank.folder.stop_file(rank.job.shard))
+    rank.stop.watch_file(rank.folder.stop_file(rank.job.part))
     layout = assignment.manifest.strategy.layout(world)
     if assignment.pending and world.local_rank == 0:
         _fetch_model(rank, assignment)  # for all ranks of this node
@@ -47,7 +47,7 @@ def render_and_write_batches(
     first_rank = world.rank - layout.rank_in_replica
     try:
         folder = _wait_for_model(rank)
-        with Replica(layout, rank.store, rank.pulse, first_rank, on_lost) as replica:
+        with Replica(layout, rank.store, rank.heartbeat, first_rank, on_lost) as replica:
             _make_images(rank, assignment, replica, folder, journal, renderer)
     except Exception as error:
         with contextlib.suppress(OSError):
@@ -70,7 +70,7 @@ def _fetch_model(rank: Rank, assignment: Assignment) -> None:
 
 def _wait_for_model(rank: Rank) -> Path:
     world = rank.world
-    found = rank.pulse.wait_for_value(
+    found = rank.heartbeat.wait_for_value(
         f"model/{world.node}", world.rank - world.local_rank, lambda: rank.stop.requested
     )
     if found is None:

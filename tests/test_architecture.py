@@ -34,6 +34,7 @@ ORDER = (
     "worker",
     "report",
     "run",
+    "options",
     "cli",
     "__main__",
 )

@@ -11,7 +11,7 @@ from support.jobs import print_of
 
 from runner.folder.journal import Journal, merge
 from runner.folder.survey import asked_images, pending_batches
-from runner.launch.crashes import alone, quarantined
+from runner.launch.crashes import quarantined, split_batch
 from runner.launch.shards import open_shards, shard, take
 from runner.launch.store import LocalStore, StoreLostError
 
@@ -182,7 +182,7 @@ def test_what_array_jobs_do_is_together_what_is_missing(
 def test_a_batch_with_a_death_in_it_is_made_one_by_one(
     batch: list[int], deaths: dict[int, int]
 ) -> None:
-    groups = alone(batch, deaths)
+    groups = split_batch(batch, deaths)
     left = [index for group in groups for index in group]
     assert left == [index for index in batch if index not in quarantined(deaths)]
     if set(batch) & set(deaths):

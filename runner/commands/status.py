@@ -11,7 +11,7 @@ from runner.folder import reports
 from runner.folder.paths import OutputFolder, told_as_refusal
 from runner.folder.reports import Launch
 from runner.folder.survey import Survey, asked_images, refuse
-from runner.launch.shards import Shard
+from runner.launch.shards import Part
 from runner.manifest.load import Loaded
 from runner.prepare.look import Look, look
 from runner.units import counted
@@ -25,7 +25,7 @@ COUNTED = ("images", "done", "failed", "skipped", "missing", "made")
 
 
 @told_as_refusal()
-def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) -> dict[str, Any]:
+def status(loaded: Loaded, output: Path, limit: int | None, part: Part | None) -> dict[str, Any]:
     """The summary, counted anew; its `exit_code` is that of the job that was asked about. Only
     reads, but brings the reports up to date that a killed job left behind.
 

@@ -15,27 +15,27 @@ from typing import Any
 from runner.errors import FolderError
 from runner.folder import files
 from runner.folder.paths import OutputFolder
-from runner.launch.shards import Shard
+from runner.launch.shards import Part
 
-__all__ = ["FolderLock", "guard", "live_launches", "live_shards"]
+__all__ = ["FolderLock", "guard", "live_launches", "live_parts"]
 
 HEARTBEAT_S = 3.0
 DEAD_AFTER_S = 30.0  # without a heartbeat, for an owner on another machine
 
 
 class FolderLock:
-    """One job at a time on a folder; shards of the same N may work side by side.
+    """One job at a time on a folder; parts of the same N may work side by side.
 
     The owner touches its file every few seconds. On the same machine a process that is gone is
     seen at once; on another one an owner whose file stays untouched for DEAD_AFTER_S is dead.
     No clocks are compared.
     """
 
-    def __init__(self, folder: OutputFolder, launch: str, shard: Shard | None) -> None:
+    def __init__(self, folder: OutputFolder, launch: str, part: Part | None) -> None:
         self.folder = folder
         self.launch = launch
-        self.shard = shard
-        name = f"{shard[0]}-of-{shard[1]}.json" if shard else "all.json"
+        self.part = part
+        name = f"{part[0]}-of-{part[1]}.json" if part else "all.json"
         self.path = folder.locks / name
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -73,12 +73,12 @@ class FolderLock:
 
     def _is_sibling(self, owner: dict[str, Any]) -> bool:
         theirs = owner.get("shard")
-        return bool(self.shard and theirs and theirs[1] == self.shard[1])
+        return bool(self.part and theirs and theirs[1] == self.part[1])
 
     def _owner(self) -> dict[str, Any]:
         return {
             "launch": self.launch,
-            "shard": self.shard,
+            "shard": self.part,
             "host": socket.gethostname(),
             "machine": _machine(),
             "pid": os.getpid(),
@@ -91,9 +91,9 @@ class FolderLock:
                 os.utime(self.path)
 
 
-def live_shards(folder: OutputFolder) -> list[Shard | None]:
-    """What the living jobs on the folder do: a shard each, or None for all of it."""
-    found: list[Shard | None] = []
+def live_parts(folder: OutputFolder) -> list[Part | None]:
+    """What the living jobs on the folder do: a part each, or None for all of it."""
+    found: list[Part | None] = []
     for path in sorted(folder.locks.glob("*.json")) if folder.locks.is_dir() else []:
         owner = _read(path)
         if is_alive(path, owner, 0.0):

@@ -77,9 +77,9 @@ class OutputFolder:
     def image(self, index: int) -> Path:
         return self.dir / image_name(index, self.images_per_folder)
 
-    def stop_file(self, shard: tuple[int, int] | None) -> Path:
+    def stop_file(self, part: tuple[int, int] | None) -> Path:
         """Its existence asks the job to stop; each job of an array has its own."""
-        return self.own / (f"stop-{shard[0]}-of-{shard[1]}" if shard else "stop")
+        return self.own / (f"stop-{part[0]}-of-{part[1]}" if part else "stop")
 
     @told_as_refusal()
     def prepare(self) -> None:
@@ -117,10 +117,10 @@ class OutputFolder:
                 return self.refused.read_text(encoding="utf-8", errors="replace")
         return ""
 
-    def ask_to_stop(self, shard: tuple[int, int] | None) -> None:
+    def ask_to_stop(self, part: tuple[int, int] | None) -> None:
         """Make the stop file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
-        os.close(os.open(self.stop_file(shard), flags, 0o666))
+        os.close(os.open(self.stop_file(part), flags, 0o666))
 
     def scan(self, total: int) -> Scan:
         """One pass over the folder and its image folders, for a plan of `total` images. No file is

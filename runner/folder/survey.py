@@ -15,7 +15,7 @@ from runner.folder.lock import live_launches
 from runner.folder.merged_record import DONE, FAILED, LEFT, Done, Record
 from runner.folder.paths import ABSENT, NO_FILE, OutputFolder
 from runner.folder.png import read_text
-from runner.launch.shards import Shard
+from runner.launch.shards import Part
 from runner.plan import Fingerprints, Plan
 
 __all__ = [
@@ -180,13 +180,13 @@ def clear(
         record.unclean -= verified
 
 
-def asked_images(plan: Plan, limit: int | None, shard: Shard | None) -> bytearray:
+def asked_images(plan: Plan, limit: int | None, part: Part | None) -> bytearray:
     """One byte an image: 1 for those that --limit and --shard leave to this launch."""
-    if shard is None:
+    if part is None:
         asked = bytearray(b"\x01") * len(plan)
     else:
         asked = bytearray(len(plan))
-        for number in range(shard[0] - 1, plan.batch_count, shard[1]):
+        for number in range(part[0] - 1, plan.batch_count, part[1]):
             for index in plan.batch(number):
                 asked[index] = 1
     if limit is not None and limit < len(plan):

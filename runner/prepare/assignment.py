@@ -66,7 +66,7 @@ def broadcast_error(store: Store, error: BaseException) -> None:
 def receive(rank: Rank) -> Assignment:
     """Wait for rank 0's assignment. Raises its error, marked as printed; InterruptedRunError where
     rank 0 is gone or this rank should stop."""
-    text = rank.pulse.wait_for_value(KEY, 0, lambda: rank.stop.requested)
+    text = rank.heartbeat.wait_for_value(KEY, 0, lambda: rank.stop.requested)
     if text is None:
         raise InterruptedRunError("stopped before rank 0 began the work")
     values: dict[str, Any] = json.loads(text)

@@ -72,7 +72,7 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
             found.todo[index] = 0
         settled = _settle(rank, seen, found, lock.launch)
         manifest = fill(job.loaded.manifest, settled.resolved)
-        wanted = asked_images(settled.plan, job.limit, job.shard)
+        wanted = asked_images(settled.plan, job.limit, job.part)
         _record_survey(seen, found, wanted, crashed, lock.launch)
         if not is_open(manifest):  # with nothing to do; a sibling shard may have settled it
             _record_manifest(folder, manifest, settled.choice, lock.launch)
@@ -111,7 +111,7 @@ def _refusal_noted(folder: OutputFolder, lock: FolderLock) -> Iterator[None]:
 
 def _take(rank: Rank, lock: FolderLock) -> None:
     """Make the folder and lock it; forget what earlier launches were asked."""
-    folder, stop_file = rank.folder, rank.folder.stop_file(rank.job.shard)
+    folder, stop_file = rank.folder, rank.folder.stop_file(rank.job.part)
     folder.prepare()
     lock.acquire()
     folder.refused.unlink(missing_ok=True)
@@ -132,9 +132,9 @@ def _look(job: Job, folder: OutputFolder, launch: str) -> Look:
 def _settle(rank: Rank, seen: Look, found: Survey, launch: str) -> _Settled:
     """Strategy and batch sizes, where there is work to do."""
     job, folder = rank.job, rank.folder
-    wanted = asked_images(seen.plan, job.limit, job.shard)
+    wanted = asked_images(seen.plan, job.limit, job.part)
     # Which batches are a shard's own is not known before their sizes are.
-    has_work = any(found.todo) if job.shard else any(map(operator.and_, found.todo, wanted))
+    has_work = any(found.todo) if job.part else any(map(operator.and_, found.todo, wanted))
     if not has_work:
         return _Settled(seen.resolved, seen.plan)
     resolution = check_here(seen.plan, rank.world)

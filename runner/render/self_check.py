@@ -52,7 +52,7 @@ def agree(
     """
     image = renderer.images([task])
     words = _difference(image, expected, renderer.about["dtype"])
-    verdict = replica.settle(("self-check", words) if words else None)
+    verdict = replica.agree_on(("self-check", words) if words else None)
     if verdict:
         error = StrategyError(
             f"strategy: {renderer.about['strategy']}: self-check: {verdict[1]}; use "

@@ -15,7 +15,7 @@ from runner.cli import main
 from runner.errors import FolderError
 from runner.folder import png as images
 from runner.folder.journal import merge
-from runner.folder.lock import live_launches, live_shards
+from runner.folder.lock import live_launches, live_parts
 from runner.folder.paths import OutputFolder
 from runner.manifest.schema import OutputSpec
 from runner.say import printable
@@ -174,7 +174,7 @@ def test_hostile_journals_and_locks(tmp_path: Path) -> None:
         (folder.locks / f"{name}.json").write_text(text)
         os.utime(folder.locks / f"{name}.json", (0, 0))
     assert live_launches(folder) == set()
-    assert live_shards(folder) == []
+    assert live_parts(folder) == []
 
 
 @pytest.mark.parametrize(
