@@ -36,7 +36,6 @@ from runner.plan import Fingerprints, Task
 from runner.prepare.prepare import Job, Start
 from runner.render.self_check import agree, reference
 from runner.say import say
-from runner.strategies import DataParallel
 
 if TYPE_CHECKING:
     from runner.render.results import Renderer
@@ -128,7 +127,7 @@ def _make_images(
     from runner.render.load import load
 
     first = start.plan.task(start.plan.batch(start.pending[0])[0])
-    is_plain = isinstance(strategy, DataParallel) and not manifest.compile
+    is_plain = strategy.is_plain and not manifest.compile
     checks = rank.job.self_check and not is_plain
     expected = None
     if checks and replica.layout.is_leader:

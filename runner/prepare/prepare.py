@@ -59,7 +59,7 @@ from runner.plan import Fingerprints, Plan
 from runner.prepare.preflight import check
 from runner.render import compiled
 from runner.say import say
-from runner.strategies import Asked, Resolution
+from runner.strategies import Conditions, Resolution
 
 __all__ = [
     "Job",
@@ -250,7 +250,7 @@ def preflight(start: Start, world: World) -> Start:
     )
 
 
-def settle(plan: Plan, job: Asked, world: World) -> Resolution:
+def settle(plan: Plan, job: Conditions, world: World) -> Resolution:
     """The manifest's strategy with nothing open. Raises StrategyError."""
     found = plan.manifest.strategy.resolve(job, world)
     strategy = found.strategy
@@ -311,12 +311,12 @@ def _try_batches(
 
 def asked(
     plan: Plan, folder: Path, world: World, device: str | None, machine: Machine | None = None
-) -> Asked:
+) -> Conditions:
     """What a strategy's preconditions look at; `device` is None where the work is not done here,
     `machine` the one that will do it then."""
     manifest = plan.manifest
     spec, dtype = manifest.model, manifest.dtype
-    return Asked(
+    return Conditions(
         model=manifest.model.id,
         folder=folder,
         dtype=dtype,

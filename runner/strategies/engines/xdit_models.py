@@ -3,7 +3,7 @@ It is data because xfuser does not even import without a GPU."""
 
 from typing import Any, NamedTuple
 
-from runner.strategies.engines import Package
+from runner.strategies.checks.packages import Package
 
 __all__ = ["FAILS", "MODELS", "SCHEDULERS", "XFUSER", "Supported"]
 
@@ -21,7 +21,7 @@ class Supported(NamedTuple):
     # "module:class" of a transformer that goes into diffusers' own pipeline. Without one, or with
     # PipeFusion, xfuser wraps the pipeline, whose call it then replaces.
     transformer: str = ""
-    is_told: bool = False  # that transformer asks xfuser's state for the size of the image
+    asks_size: bool = False  # that transformer asks xfuser's state for the size of the image
     wraps: bool = True  # there is a wrapper of the pipeline
     ignores: tuple[str, ...] = ()  # parameters that the wrapper's call swallows
 
@@ -40,7 +40,7 @@ MODELS = {
     "FluxPipeline": Supported(
         pipefusion=True,
         transformer=f"{_TRANSFORMERS}.transformer_flux:xFuserFlux1Transformer2DWrapper",
-        is_told=True,
+        asks_size=True,
         ignores=("negative_prompt", "negative_prompt_2", "sigmas", "true_cfg_scale"),
     ),
     "HunyuanDiTPipeline": Supported(pipefusion=True, cfg=True),
