@@ -1,8 +1,8 @@
-"""xDiT: the package xfuser as the engine of a replica, under our plan, shard and writer.
+"""xDiT: the package xfuser makes the images of a replica.
 
-xfuser has two ways in, and its own runner takes them as we do. Its transformers go into diffusers'
-pipeline (Ulysses, ring); its wrapped pipelines replace the call (PipeFusion, CFG parallel). Either
-leaves the image on the last rank of the replica, which therefore leads.
+It is used in two ways, as in xfuser's own runner. Its transformers go into diffusers' pipeline
+(Ulysses, ring); its wrapped pipelines replace the call (PipeFusion, CFG parallel). Both leave the
+image on the last rank of the replica, which is therefore the leader.
 
 What xfuser would refuse deep in a call, or draw wrong, is refused here before weights load.
 """
@@ -50,9 +50,9 @@ BACKEND_MODULES = {
 # They draw the nearest of a few sizes, and scale the image to the one asked for.
 BINNED = ("HunyuanDiTPipeline", "PixArtAlphaPipeline", "PixArtSigmaPipeline")
 DEFAULT_ROWS = 128  # of latents, where the transformer's config does not say
-_CACHE = "reuses earlier steps, another image, which no fingerprint would tell; leave it out"
+_CACHE = "reuses earlier steps: another image, with the same fingerprint; leave it out"
 _DECODES = "the rank that holds the image decodes it alone; leave it out"
-# xfuser's own arguments.
+# Arguments of xfuser, and what to do instead.
 REFUSED = {
     "degree": "use strategy: {kind: tensor_parallel, degree: …}",
     "cache_method": _CACHE,
@@ -64,14 +64,14 @@ REFUSED = {
     "use_fbcache": _CACHE,
     "use_parallel_vae": _DECODES,
     "use_teacache": _CACHE,
-    "use_torch_compile": "is set up by model in xfuser's own runner alone; leave it out",
+    "use_torch_compile": "is set up for each model only in xfuser's own runner; leave it out",
     "vae_parallel_size": _DECODES,
 }
 
 
 class XDit(StrategyBase):
-    """`warmup_steps` are the first steps that PipeFusion makes whole; in later ones a stage works
-    with what its neighbours computed a step before."""
+    """`warmup_steps` are the first steps, which PipeFusion computes in full; in later ones a stage
+    uses what its neighbours computed one step before."""
 
     own_groups: ClassVar[bool] = True
     refused: ClassVar[Mapping[str, str]] = REFUSED
@@ -92,7 +92,7 @@ class XDit(StrategyBase):
 
     @property
     def not_compiled(self) -> str:
-        return "blocks that xDiT has changed are not proved right when compiled"
+        return "blocks that xDiT has changed are not proven right when compiled"
 
     @property
     def sequence_ranks(self) -> int:
@@ -169,7 +169,7 @@ class XDit(StrategyBase):
         return supported
 
     def _check_stages(self, configs: ModelConfigs) -> None:
-        """xfuser gives each stage the same number of blocks, rounded up, and the last the rest."""
+        """xfuser gives each stage as many blocks, rounded up, and the last stage the rest."""
         config, stages = configs.config, self.pipefusion_degree
         is_sd3 = configs.pipeline_class == "StableDiffusion3Pipeline"
         if is_sd3 and stages > 1 and self.sequence_ranks == 1:
@@ -228,7 +228,7 @@ class XDit(StrategyBase):
     def _check_images(
         self, conditions: Conditions, configs: ModelConfigs, supported: Supported
     ) -> None:
-        """What depends on an image's parameters; images that share them are looked at once."""
+        """Check what depends on parameters; images that share theirs are checked once."""
         is_wrapped = self._is_wrapped(supported)
         has_rows = configs.denoiser == "transformer" and (is_wrapped or supported.asks_size)
         seen: Any = None
@@ -269,17 +269,18 @@ class XDit(StrategyBase):
     def _check_rows(
         self, where: Callable[[str], str], parameters: Mapping[str, Any], configs: ModelConfigs
     ) -> None:
-        """xfuser splits an image by rows of latents: over the ranks, and over PipeFusion's patches,
-        of which the last may be smaller."""
+        """xfuser splits an image by rows of latents, over the ranks and over PipeFusion's patches.
+        The last patch may be smaller."""
         is_binned = configs.pipeline_class in BINNED and parameters.get(
             "use_resolution_binning", True
         )
         if is_binned and self._splits:
             name = "use_resolution_binning"
             raise StrategyError(
-                f"{where(name)}: {configs.pipeline_class} chooses its size by itself, which may "
+                f"{where(name)}: {configs.pipeline_class} chooses another size, which may "
                 f"have rows that the ranks cannot share; use {name}: false"
             )
+        # FLUX packs two rows of latents into one.
         side = configs.vae_factor * (2 if configs.pipeline_class.startswith("Flux") else 1)
         unit = self.sequence_ranks * int(configs.config.get("patch_size") or 1)
         default = (configs.config.get("sample_size") or DEFAULT_ROWS) * configs.vae_factor
@@ -322,7 +323,7 @@ class XDit(StrategyBase):
             from xfuser.model_executor.pipelines.register import xFuserPipelineWrapperRegister
 
             pipe = source.pipeline()
-            # On the CPU still: a stage keeps its own blocks alone.
+            # Wrapped while still on the CPU: a stage keeps only its own blocks.
             pipe = xFuserPipelineWrapperRegister.get_class(pipe)(pipe, engine).to(device)
         else:
             from xfuser.core.distributed import initialize_runtime_state
@@ -336,7 +337,7 @@ class XDit(StrategyBase):
         return XfuserPipeline(pipe, self.warmup_steps, asks_size=asks_size)
 
     def _engine(self, source: Source, device: "torch.device", world: World) -> Any:
-        """xfuser's configuration of this replica, whose process group is torch's default."""
+        """xfuser's configuration of this replica, whose process group is torch's default one."""
         import torch
         from xfuser import xFuserArgs
         from xfuser.core.distributed import init_distributed_environment
@@ -361,18 +362,19 @@ class XDit(StrategyBase):
             warmup_steps=self.warmup_steps,
             attention_backend=backend,
         ).create_config()
-        # PipeFusion's buffers have this dtype, float16 unless told otherwise.
+        # PipeFusion's buffers have this dtype; xfuser's default is float16.
         engine.runtime_config.dtype = source.dtype
         return engine
 
 
 def _check_scheduler(configs: ModelConfigs) -> None:
-    """A wrapped pipeline steps each rank's part of the latents, each PipeFusion patch by itself."""
+    """A wrapped pipeline runs the scheduler on each rank's part of the latents, and on each
+    PipeFusion patch, separately."""
     name, noisy = configs.index["scheduler"][1], SCHEDULERS.get(configs.index["scheduler"][1])
     config = configs.scheduler_config
     if noisy is None or any(config.get(key) in values for key, values in noisy.items()):
         raise StrategyError(
-            f"strategy: xdit: xfuser steps the parts of an image apart, right only with "
+            f"strategy: xdit: xfuser runs the scheduler on parts of an image, right only with "
             f"{', '.join(SCHEDULERS)} that add no noise; {configs.pipeline_class} has {name}; use "
             f"cfg_degree or data_parallel"
         )

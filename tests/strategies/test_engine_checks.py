@@ -79,7 +79,7 @@ REFUSED = [
     ("flux", {"kind": "para_attn", "first_block_cache": 0.1}, 1, {}, "leave it out"),
     ("flux", {"kind": "para_attn", "parallel_vae": True}, 1, {}, "another image"),
     ("flux", {"kind": "xdit", "cfg_degree": 3}, 3, {}, "cfg_degree"),
-    ("flux", {"kind": "xdit", "use_teacache": True}, 1, {}, "no fingerprint would tell"),
+    ("flux", {"kind": "xdit", "use_teacache": True}, 1, {}, "with the same fingerprint"),
     ("flux", {"kind": "xdit", "use_cfg_parallel": True}, 1, {}, "use cfg_degree: 2"),
 ]
 

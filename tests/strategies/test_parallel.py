@@ -4,10 +4,10 @@ import json
 import textwrap
 from pathlib import Path
 
-import conftest
 import numpy as np
 import pytest
 from support import tiny
+from support.launch import launch
 from support.launches import Ended, Launcher
 
 from runner import demo
@@ -173,7 +173,7 @@ def test_the_bundled_model_gives_equal_images_too(ranks, tmp_path):
 
 def test_torchrun_starts_a_replica(models, tmp_path):
     path = write(tmp_path / "job", models / "flux", ULYSSES, prompts=PROMPTS[:1])
-    ended = conftest.launch([path], nproc=2)
+    ended = launch([path], nproc=2)
     assert ended.returncode == 0, ended.stderr
     assert images(path) == [0]
 

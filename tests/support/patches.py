@@ -249,9 +249,9 @@ def break_compiler() -> None:
 
 def impatient() -> None:
     """Failures of one rank are given up on sooner, so that tests are."""
-    import runner.replica
+    import runner.launch.replica
 
-    runner.replica.PATIENCE_S = 3.0
+    runner.launch.replica.PATIENCE_S = 3.0
 
 
 def stop_soon() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from runner.model.configs import ModelConfigs
-from runner.strategies.checks.conditions import Conditions
+from runner.strategies.checks.conditions import Conditions, PlannedImage
 
 __all__ = ["Length", "lengths"]
 
@@ -25,12 +25,10 @@ def lengths(conditions: Conditions, configs: ModelConfigs, most: int | None = No
     texts: dict[tuple[str, int], tuple[int, str]] = {}  # (text, cut) → prompt index, parameter
     seen: Any = None
     for image in conditions.images():
-        cut = configs.text_tokens(image.parameters)
-        if configs.text_varies and cut is not None:
-            for name, text in _texts(image.prompt, image.parameters):
-                # A word is at least a token: a text of far more words than `most` is not counted.
-                if most is None or min(cut, len(text.split()) // 2) < most:
-                    texts.setdefault((text, cut), (image.prompt_index, name))
+        for name, text, cut in _texts(image, configs):
+            # A word is at least a token: a text of far more words than `most` is not counted.
+            if most is None or min(cut, len(text.split()) // 2) < most:
+                texts.setdefault((text, cut), (image.prompt_index, name))
         if image.parameters is seen:
             continue  # images that share their parameters share these counts
         seen = image.parameters
@@ -57,8 +55,12 @@ def _by_parameters(
         yield Length(prompt_index, ("max_sequence_length",), "the text", cut)
 
 
-def _texts(prompt: str, parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "prompt", prompt
-    negative = parameters.get("negative_prompt")
+def _texts(image: PlannedImage, configs: ModelConfigs) -> Iterator[tuple[str, str, int]]:
+    """Texts whose own length counts: parameter, text, and after how many tokens it is cut."""
+    cut = configs.text_tokens(image.parameters)
+    if cut is None or not configs.text_varies:
+        return
+    yield "prompt", image.prompt, cut
+    negative = image.parameters.get("negative_prompt")
     if isinstance(negative, str):
-        yield "negative_prompt", negative
+        yield "negative_prompt", negative, cut
