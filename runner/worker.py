@@ -19,7 +19,6 @@ from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
 from runner.render.results import Renderer
 from runner.render.self_check import agree, reference
-from runner.strategies import DataParallel
 
 if TYPE_CHECKING:
     import torch
@@ -125,7 +124,7 @@ def _is_checked(rank: Rank, assignment: Assignment) -> bool:
     """Whether the first image is compared with one rank's own: --self-check, where that could
     differ."""
     manifest = assignment.manifest
-    is_plain = isinstance(manifest.strategy, DataParallel) and not manifest.compile
+    is_plain = manifest.strategy.is_plain and not manifest.compile
     return rank.job.self_check and not is_plain
 
 

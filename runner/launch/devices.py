@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runner.errors import LaunchError
 from runner.launch.world import World
-from runner.units import counted
+from runner.units import counted, gib
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ class Machine:
 
     def __str__(self) -> str:
         words = {"nvlink": "NVLink", "pcie": "PCIe"}[self.interconnect]
-        return f"{self.devices} × {self.memory / 2**30:.0f} GiB on {words}"
+        return f"{self.devices} × {gib(self.memory, places=0)} on {words}"
 
 
 def this_machine(world: World) -> Machine | None:

@@ -13,7 +13,7 @@ from typing import Any
 from runner.errors import ModelError, Problem
 from runner.manifest.schema import Manifest
 from runner.manifest.suggestions import nearest, place_of
-from runner.model.configs import read_config
+from runner.model.configs import ModelConfigs
 from runner.model.files import index_of
 from runner.model.signature import PipelineCall, pipeline_call
 from runner.model.spec import ModelSpec
@@ -46,7 +46,7 @@ def check(plan: Plan, folder: Path) -> None:
     if call is not None:
         _refuse(_unknown(plan, call, name))
         _refuse(_type_faults(plan, call, name))
-    _check_sizes(plan, _size_multiple(folder))
+    _check_sizes(plan, ModelConfigs.read(folder).size_multiple)
     if call is not None:
         _refuse(_objections(plan, call, name))
 
@@ -148,20 +148,3 @@ def _allowed(
             if not call.objection({**parameters, name: value}):
                 return f"use {name} {number}"
     return ""
-
-
-def _size_multiple(folder: Path) -> int:
-    """What height and width must be multiples of: the VAE's factor times the transformer's patch.
-    FLUX and Qwen-Image pack 2×2 latents first, so their transformer has 4 times the VAE's channels
-    and the patch is 2."""
-    vae = read_config(folder / "vae" / "config.json")
-    blocks = vae.get("block_out_channels") or vae.get("temperal_downsample")
-    if not blocks:
-        return 1
-    factor = 2 ** (len(blocks) - ("block_out_channels" in vae))
-    transformer = read_config(folder / "transformer" / "config.json")
-    latents = vae.get("latent_channels") or vae.get("z_dim")
-    if latents and transformer.get("in_channels") == 4 * latents:
-        return int(factor * 2)
-    patch = transformer.get("patch_size")
-    return int(factor * (patch if isinstance(patch, int) else 1))

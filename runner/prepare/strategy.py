@@ -11,7 +11,7 @@ from runner.plan import Plan
 from runner.prepare.preflight import check
 from runner.render import compiled
 from runner.say import say
-from runner.strategies import Asked, Resolution
+from runner.strategies import Conditions, Resolution
 
 __all__ = ["check_here", "conditions_of", "settle"]
 
@@ -34,7 +34,7 @@ def check_here(plan: Plan, world: World) -> Resolution:
     return found
 
 
-def settle(plan: Plan, conditions: Asked, world: World) -> Resolution:
+def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
     """The manifest's strategy with nothing left open. Raises StrategyError."""
     found = plan.manifest.strategy.resolve(conditions, world)
     strategy = found.strategy
@@ -50,11 +50,11 @@ def settle(plan: Plan, conditions: Asked, world: World) -> Resolution:
 
 def conditions_of(
     plan: Plan, configs: Path, world: World, device: str | None, machine: Machine | None = None
-) -> Asked:
+) -> Conditions:
     """What a strategy's preconditions look at. `device` is None where the work is not done here;
     then `machine` is the one that will do it."""
     manifest = plan.manifest
-    return Asked(
+    return Conditions(
         model=manifest.model.id,
         folder=configs,
         dtype=manifest.dtype,
