@@ -35,6 +35,8 @@ class Hooked(FakePipeline):
         self, tasks: Sequence[Task], degraded: Sequence[str] = ()
     ) -> Iterator[Image | Failure]:
         for task in tasks:
+            if "marks" in self.hooks:
+                (Path(self.hooks["marks"]) / f"begun-{task.index}").touch()
             if task.prompt in self.hooks.get("raise", ()):
                 yield Failure(task, "error", "ValueError: asked for", "")
                 return
