@@ -18,7 +18,7 @@ from runner.launch.devices import Machine
 from runner.launch.world import World
 from runner.manifest.load import load
 from runner.model.configs import ModelConfigs
-from runner.prepare.prepare import asked, settle
+from runner.prepare.strategy import conditions_of, settle
 from runner.strategies import Conditions, Strategy
 from runner.strategies.auto import choose, rows
 from runner.strategies.checks.backends import BACKENDS, Backend
@@ -285,7 +285,7 @@ def test_the_line_of_a_length(qwen, plan, tmp_path, prompt, common, words):
     values = {"strategy": unified, "parameters": common, "prompts": {"file": "list.jsonl"}}
     made, world = plan(model=str(qwen), **values), World(world_size=4)
     with pytest.raises(StrategyError, match=f"{tmp_path}/{words}"):
-        settle(made, asked(made, qwen, world, "cpu"), world)
+        settle(made, conditions_of(made, qwen, world, "cpu"), world)
 
 
 def test_odd_texts_take_the_anything_variant(qwen):
