@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.errors import ManifestError, Problem
+from runner.launch.shards import Shard
 from runner.manifest.prompts import (
     MAX_SEED,
     FilePrompts,
@@ -36,6 +37,7 @@ __all__ = [
     "is_text",
     "pixels_of",
     "size_name",
+    "wanted_images",
 ]
 
 LOOKED_AT = 10_000  # different parameters, whose values are checked before the start
@@ -232,6 +234,20 @@ class Plan:
             return (number,)
         members, ends = self._batches
         return tuple(members[ends[number - 1] if number else 0 : ends[number]])
+
+
+def wanted_images(plan: Plan, limit: int | None, shard: Shard | None) -> bytearray:
+    """One byte an image: 1 for those that --limit and --shard leave to this launch."""
+    if shard is None:
+        wanted = bytearray(b"\x01") * len(plan)
+    else:
+        wanted = bytearray(len(plan))
+        for number in range(shard[0] - 1, plan.batch_count, shard[1]):
+            for index in plan.batch(number):
+                wanted[index] = 1
+    if limit is not None and limit < len(plan):
+        wanted[limit:] = bytes(len(plan) - limit)
+    return wanted
 
 
 class _BatchBuilder:

@@ -16,20 +16,29 @@ from runner.errors import (
     RunnerError,
     refusal,
 )
-from runner.folder import reports as report
-from runner.folder import space as disk
+from runner.folder import space
+from runner.folder.counts import Counts, Launch, count, exit_code, is_over, outcome
 from runner.folder.journal import merge
 from runner.folder.lock import FolderLock, guard
 from runner.folder.merged_record import Account
 from runner.folder.paths import OutputFolder
-from runner.folder.reports import Counts, Launch
-from runner.folder.survey import asked_images
+from runner.folder.reports import rebuild
+from runner.folder.scan import scan
+from runner.folder.summary import (
+    last_launch,
+    read_summary,
+    sentence,
+    summarize,
+    truncation_notice,
+    write_summary,
+)
 from runner.launch.crashes import deaths
 from runner.launch.heartbeat import Pulse
 from runner.launch.progress import Progress
 from runner.launch.stop import Stop
 from runner.launch.store import Store, StoreLostError, connect
 from runner.launch.world import World
+from runner.plan import wanted_images
 from runner.prepare.prepare import (
     Job,
     Start,
@@ -87,12 +96,12 @@ def _lead(rank: Rank) -> ExitCode:
         start = _prepare(rank, lock)
         launch = _launch(start, rank.world, started)
         if start.pending:
-            remarks = (*notices(start.plan), disk.notice(rank.folder, start.plan, start.missing))
+            remarks = (*notices(start.plan), space.notice(rank.folder, start.plan, start.missing))
             for line in (*filter(None, remarks), _greeting(start, launch)):
                 say(line)
             counts = Counts(len(start.plan), done=start.finished)
-            summary = report.summarize("running", counts, launch, Account())
-            report.write_summary(rank.folder, summary, launch.id)
+            summary = summarize("running", counts, launch, Account())
+            write_summary(rank.folder, summary, launch.id)
         _work_and_wait(rank, start, launch, lock)
         code = _report(start, rank, launch)
         if rank.stop.is_final or code == ExitCode.FAILED:
@@ -171,30 +180,30 @@ def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
     folder, job = rank.folder, rank.job
     launch.seconds = round(time.monotonic() - start.begun, 3)
     plan = start.plan
-    asked = asked_images(plan, job.limit, job.shard)
+    wanted = wanted_images(plan, job.limit, job.shard)
     with contextlib.ExitStack() as stack:
         # Of sibling shards that end together, who writes last must have seen all journals whole.
         with contextlib.suppress(FolderError):  # one that hangs must not keep us
             stack.enter_context(guard(folder.locks / "report", REPORT_PATIENCE_S))
         record = merge(folder.journals, len(plan))
         if not start.pending:  # what the last one did is worth more than that this one did nothing
-            launch = report.last_launch(report.read_summary(folder), record)
+            launch = last_launch(read_summary(folder), record)
         account = record.account(launch.id)
         try:
-            states = record.states(plan, start.fingerprints, folder.scan(len(plan)).sizes)
+            states = record.states(plan, start.fingerprints, scan(folder, len(plan)).sizes)
         except InterruptedRunError:
-            counts = report.count(record.told(), record, asked, launch)
-            summary = report.summarize("interrupted", counts, launch, account)
-            report.write_summary(folder, summary, launch.id)
+            counts = count(record.states_by_journals(), record, wanted, launch)
+            summary = summarize("interrupted", counts, launch, account)
+            write_summary(folder, summary, launch.id)
             raise
-        counts = report.count(states, record, asked, launch)
-        is_over = report.is_over(counts, account, start.manifest.max_failures)
-        outcome = report.outcome(counts, gave_up=is_over)
-        summary = report.summarize(outcome, counts, launch, account)
-        report.rebuild(folder, plan, record, states, launch.id)
-        report.write_summary(folder, summary, launch.id)
+        counts = count(states, record, wanted, launch)
+        gave_up = is_over(counts, account, start.manifest.max_failures)
+        ended = outcome(counts, gave_up=gave_up)
+        summary = summarize(ended, counts, launch, account)
+        rebuild(folder, plan, record, states, launch.id)
+        write_summary(folder, summary, launch.id)
     told = summary if start.pending else {**summary, "made": 0}
-    words = report.sentence(told, counts, folder)
-    for line in filter(None, (report.truncation_notice(counts), words)):
+    words = sentence(told, counts, folder)
+    for line in filter(None, (truncation_notice(counts), words)):
         say(line)
-    return report.exit_code(outcome)
+    return exit_code(ended)

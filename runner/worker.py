@@ -18,10 +18,10 @@ from runner.errors import (
     RunnerError,
     refusal,
 )
+from runner.folder.done_images import Done
 from runner.folder.journal import Journal, merge
-from runner.folder.merged_record import LOST, Done, Work
+from runner.folder.merged_record import LOST, ReplicaTimes
 from runner.folder.paths import OutputFolder
-from runner.folder.survey import asked_images
 from runner.launch.crashes import Crashes, alone
 from runner.launch.devices import set_device
 from runner.launch.heartbeat import Pulse
@@ -32,7 +32,7 @@ from runner.launch.stop import Stop
 from runner.launch.store import Store, StoreLostError
 from runner.launch.world import World
 from runner.model import files as model
-from runner.plan import Fingerprints, Task
+from runner.plan import Fingerprints, Task, wanted_images
 from runner.prepare.prepare import Job, Start
 from runner.render.self_check import agree, reference
 from runner.say import say
@@ -190,7 +190,7 @@ def _lead(
             journal.gave_up(str(error))
         finally:
             with contextlib.suppress(OSError):
-                journal.worked(clock.work(layout.replica))
+                journal.worked(clock.times(layout.replica))
 
 
 class _Clock:
@@ -210,8 +210,8 @@ class _Clock:
         finally:
             self._busy_s += time.monotonic() - start
 
-    def work(self, replica: int) -> Work:
-        return Work(replica, self._images, round(self._start_s, 3), round(self._busy_s, 3))
+    def times(self, replica: int) -> ReplicaTimes:
+        return ReplicaTimes(replica, self._images, round(self._start_s, 3), round(self._busy_s, 3))
 
 
 def _render(
@@ -296,10 +296,10 @@ def _leftovers(rank: Rank, start: Start, replica: Replica) -> Iterator[int]:
         return
     plan = start.plan
     done = merge(rank.folder.journals, len(plan)).done
-    asked = asked_images(plan, rank.job.limit, rank.job.shard)
+    wanted = wanted_images(plan, rank.job.limit, rank.job.shard)
     for number in start.pending:
-        wanted = [plan.task(index) for index in plan.batch(number) if asked[index]]
-        if any(not _is_made(task, start.fingerprints, done) for task in wanted):
+        tasks = [plan.task(index) for index in plan.batch(number) if wanted[index]]
+        if any(not _is_made(task, start.fingerprints, done) for task in tasks):
             yield number
 
 

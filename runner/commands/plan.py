@@ -13,8 +13,9 @@ from runner.errors import FolderError, OfflineError, StrategyError
 from runner.folder.journal import merge
 from runner.folder.lock import live_launches
 from runner.folder.names import image_name
-from runner.folder.paths import OutputFolder, told_as_refusal
-from runner.folder.survey import refuse, refuse_to_draw, survey
+from runner.folder.paths import OutputFolder, os_errors_as_refusals
+from runner.folder.refuse import refuse, refuse_to_draw
+from runner.folder.survey import survey
 from runner.launch.devices import Machine
 from runner.launch.layout import Layout
 from runner.launch.shards import shard
@@ -37,7 +38,7 @@ LOOK_AT = 100_000  # images: to compare a folder of more takes longer than the p
 _OPEN_BATCHES = "batch_size auto: batches of one here; the first run tries sizes and records them"
 
 
-@told_as_refusal()
+@os_errors_as_refusals()
 def show(
     loaded: Loaded,
     output: Path,

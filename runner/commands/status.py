@@ -6,18 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import DiskError, ExitCode, FolderError, refusal
-from runner.folder import reports as report
-from runner.folder.journal import launch_of, merge
+from runner.folder.counts import Launch, count, is_over, outcome
+from runner.folder.journal import journal_launch, merge
 from runner.folder.lock import live_launches
-from runner.folder.merged_record import Record
-from runner.folder.paths import OutputFolder, told_as_refusal
-from runner.folder.reports import Launch
-from runner.folder.survey import Survey, asked_images, refuse, refuse_to_draw, survey
+from runner.folder.merged_record import MergedRecord
+from runner.folder.paths import OutputFolder, os_errors_as_refusals
+from runner.folder.refuse import refuse, refuse_to_draw
+from runner.folder.reports import rebuild
+from runner.folder.scan import scan
+from runner.folder.summary import (
+    GO_ON,
+    last_launch,
+    read_summary,
+    sentence,
+    summarize,
+    write_summary,
+)
+from runner.folder.survey import Survey, survey
 from runner.launch.shards import Shard
 from runner.manifest.load import Loaded
 from runner.manifest.resolve import decide, fill
 from runner.model import files as model
-from runner.plan import Fingerprints, Plan
+from runner.plan import Fingerprints, Plan, wanted_images
 from runner.prepare.prepare import recorded_in
 from runner.units import counted
 
@@ -27,7 +37,7 @@ REST_OF_A_PART = "the last launch was to make a part; run without --limit, or th
 COUNTED = ("images", "done", "failed", "skipped", "missing", "made")
 
 
-@told_as_refusal()
+@os_errors_as_refusals()
 def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) -> dict[str, Any]:
     """The summary, counted anew; its `exit_code` is that of the job that was asked about. Only
     reads, but brings the reports up to date that a killed job left behind.
@@ -46,32 +56,32 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
         if loaded.manifest.seed is None:
             refuse_to_draw(folder, plan)
         return _never_run(folder, plan, fingerprints)
-    known, record = report.read_summary(folder), merge(folder.journals, len(plan))
-    launch, unfit = report.last_launch(known, record), ""
+    known, record = read_summary(folder), merge(folder.journals, len(plan))
+    launch, unfit = last_launch(known, record), ""
     is_running = bool(live) and part is None
     if is_running:
         launch = launch if launch.id in live else Launch("", 0)  # it only begins
         launch.seconds = round(time.time() - launch.started, 3) if launch.id else None
     if live:
-        states = record.states(plan, fingerprints, folder.scan(len(plan)).sizes)
+        states = record.states(plan, fingerprints, scan(folder, len(plan)).sizes)
     else:
         found = _survey(folder, plan, fingerprints, record)
         states, unfit = found.states, _refusal(folder, found)
-    counts = report.count(states, record, asked_images(plan, limit, part), launch)
+    counts = count(states, record, wanted_images(plan, limit, part), launch)
     account = record.account(launch.id)
-    is_over = report.is_over(counts, account, manifest.max_failures)
-    outcome = "running" if is_running else report.outcome(counts, gave_up=is_over)
-    summary = report.summarize(outcome, counts, launch, account)
+    gave_up = is_over(counts, account, manifest.max_failures)
+    now = "running" if is_running else outcome(counts, gave_up=gave_up)
+    summary = summarize(now, counts, launch, account)
     if unfit:
         return {**summary, "exit_code": int(ExitCode.REFUSED), "sentence": f"refused: {unfit}"}
     # Without journals there is nothing to write that the reports do not know better.
     if not live and record.journals and _is_stale(known, summary):
         with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
-            report.rebuild(folder, plan, record, states, launch.id)
-            report.write_summary(folder, summary, launch.id)
+            rebuild(folder, plan, record, states, launch.id)
+            write_summary(folder, summary, launch.id)
     is_of_all = limit is None and part is None and known.get("outcome") == "limited"
-    remedy = REST_OF_A_PART if is_of_all else report.GO_ON
-    return {**summary, "sentence": report.sentence(summary, counts, folder, remedy)}
+    remedy = REST_OF_A_PART if is_of_all else GO_ON
+    return {**summary, "sentence": sentence(summary, counts, folder, remedy)}
 
 
 def _never_run(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints) -> dict[str, Any]:
@@ -92,12 +102,14 @@ def _never_run(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints) -> 
     }
 
 
-def _survey(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints, record: Record) -> Survey:
+def _survey(
+    folder: OutputFolder, plan: Plan, fingerprints: Fingerprints, record: MergedRecord
+) -> Survey:
     """How the images stand, and those that a run would adopt put into the record.
 
     An unclean end is taken on trust: only a run reads all of its files.
     """
-    trusted = set(map(launch_of, record.unclean))
+    trusted = set(map(journal_launch, record.unclean))
     found = survey(folder, plan, fingerprints, record, trusted)
     for index, done in found.adopted.items():
         record.add_done(index, done._replace(generation=record.generation + 1))

@@ -27,21 +27,16 @@ from runner.errors import (
     StrategyError,
     refusal,
 )
-from runner.folder import space as disk
+from runner.folder import space
+from runner.folder.clear import clear
 from runner.folder.files import replace
-from runner.folder.journal import Journal, merge, pack
+from runner.folder.journal import Journal, merge
 from runner.folder.lock import FolderLock, guard, live_launches
 from runner.folder.merged_record import LOST
-from runner.folder.paths import HEADER, OutputFolder, told_as_refusal
-from runner.folder.survey import (
-    asked_images,
-    clear,
-    named,
-    pending_batches,
-    refuse,
-    refuse_to_draw,
-    survey,
-)
+from runner.folder.pack import pack
+from runner.folder.paths import HEADER, OutputFolder, os_errors_as_refusals
+from runner.folder.refuse import refuse, refuse_to_draw
+from runner.folder.survey import pending_batches, survey
 from runner.launch.crashes import quarantined
 from runner.launch.devices import Machine, set_device, this_machine
 from runner.launch.heartbeat import Pulse
@@ -55,11 +50,12 @@ from runner.manifest.resolve import Resolved, decide, dump, fill
 from runner.manifest.schema import Manifest
 from runner.model import files as model
 from runner.model.weights import component_bytes
-from runner.plan import Fingerprints, Plan
+from runner.plan import Fingerprints, Plan, wanted_images
 from runner.prepare.preflight import check
 from runner.render import compiled
 from runner.say import say
 from runner.strategies import Asked, Resolution
+from runner.units import first_few
 
 __all__ = [
     "Job",
@@ -123,7 +119,7 @@ def refusal_noted(folder: OutputFolder, lock: FolderLock) -> Iterator[None]:
         raise
 
 
-@told_as_refusal()
+@os_errors_as_refusals()
 def prepare(
     job: Job,
     folder: OutputFolder,
@@ -144,7 +140,7 @@ def prepare(
     live = live_launches(folder) - {lock.launch}
     found = survey(folder, start.plan, start.fingerprints, record, live)
     refuse(folder, found, regenerate=job.regenerate)
-    wanted = asked_images(start.plan, job.limit, job.shard)
+    wanted = wanted_images(start.plan, job.limit, job.shard)
     crashed = [index for index in quarantined(deaths) if found.todo[index]]
     for index in crashed:
         found.todo[index] = 0
@@ -155,14 +151,14 @@ def prepare(
     has_work = bool(pending) or (job.shard is not None and any(found.todo))
     if has_work:
         start = preflight(start, world)
-        disk.check(folder)
+        space.check(folder)
     if has_work and is_open(start.manifest):
         start = _settle_batches(start, job, folder, world, stop)
-        wanted = asked_images(start.plan, job.limit, job.shard)
+        wanted = wanted_images(start.plan, job.limit, job.shard)
         pending = pending_batches(start.plan, found.todo, wanted, lost)
     journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
     if found.beyond:
-        names = named(path.name for path in found.beyond)
+        names = first_few([path.name for path in found.beyond])
         say(f"removing what is beyond the list: {names}")
     clear(folder, found, journal, record, live, wanted)
     for index in crashed:
