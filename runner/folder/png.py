@@ -52,16 +52,21 @@ def read_text(path: Path, *, whole: bool = False) -> dict[str, str] | None:
 
     try:
         with Image.open(path) as image:
-            if whole:
-                image.load()
-                if not path.read_bytes().endswith(PNG_END):
-                    return None
-            texts = getattr(image, "text", {}) if whole else image.info
-            if whole and texts.get("pixels") != _crc(image):
-                return {}
-            return {str(key): value for key, value in texts.items() if isinstance(value, str)}
+            texts = _text_of_whole(path, image) if whole else image.info
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
+    if texts is None:
+        return None
+    return {str(key): str(value) for key, value in texts.items() if isinstance(value, str)}
+
+
+def _text_of_whole(path: Path, image: "Image") -> Mapping[Any, Any] | None:
+    """As `read_text` with `whole`."""
+    image.load()
+    if not path.read_bytes().endswith(PNG_END):
+        return None
+    texts: Mapping[Any, Any] = getattr(image, "text", {})
+    return texts if texts.get("pixels") == _crc(image) else {}
 
 
 def _crc(image: "Image") -> str:
