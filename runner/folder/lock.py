@@ -103,7 +103,7 @@ def live_launches(folder: OutputFolder) -> set[str]:
 
 
 def _live_owners(folder: OutputFolder) -> list[dict[str, Any]]:
-    """The owners of locks who seem to live, without waiting for a heartbeat."""
+    """The owners of locks that are alive, without waiting for a heartbeat."""
     paths = sorted(folder.locks.glob("*.json")) if folder.locks.is_dir() else []
     owners = [(path, _read(path)) for path in paths]
     return [owner for path, owner in owners if is_alive(path, owner, 0.0)]
@@ -182,8 +182,8 @@ def _mtime(path: Path) -> int | None:
 
 
 def _machine() -> str:
-    """Processes that see the same name here see the same process numbers, too: one boot of one
-    machine, one process namespace."""
+    """Where two processes get the same text, a process number means the same to both: one boot of
+    one machine, one process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
