@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.errors import GaveUpError, ReplicaLostError
+from runner.folder.done_images import Done
 from runner.folder.journal import Journal, merge
-from runner.folder.merged_record import LOST, Done, Work
-from runner.folder.survey import asked_images
+from runner.folder.merged_record import LOST, ReplicaTimes
 from runner.launch.crashes import Crashes, split_batch
 from runner.launch.replica import Replica
 from runner.launch.shards import shard, take, windows
 from runner.launch.store import Store, StoreLostError
 from runner.model import files as model
-from runner.plan import Fingerprints, Task
+from runner.plan import Fingerprints, Task, wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
 from runner.render.results import DroppedError, Failure, Renderer
@@ -176,8 +176,8 @@ class _Clock:
         finally:
             self._busy_s += time.monotonic() - start
 
-    def work(self, replica: int) -> Work:
-        return Work(replica, self._images, round(self._start_s, 3), round(self._busy_s, 3))
+    def times(self, replica: int) -> ReplicaTimes:
+        return ReplicaTimes(replica, self._images, round(self._start_s, 3), round(self._busy_s, 3))
 
 
 @contextlib.contextmanager
@@ -187,7 +187,7 @@ def _worked(journal: Journal, clock: _Clock, replica: int) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            journal.worked(clock.work(replica))
+            journal.worked(clock.times(replica))
 
 
 def _own_fingerprints(assignment: Assignment) -> Fingerprints:
@@ -226,7 +226,7 @@ def _leftovers(rank: Rank, assignment: Assignment, replica: Replica) -> Iterator
         return
     plan = assignment.plan
     done = merge(rank.folder.journals, len(plan)).done
-    wanted = asked_images(plan, rank.job.limit, rank.job.part)
+    wanted = wanted_images(plan, rank.job.limit, rank.job.part)
     for number in assignment.pending:
         tasks = [plan.task(index) for index in plan.batch(number) if wanted[index]]
         if any(not _is_made(task, assignment.fingerprints, done) for task in tasks):

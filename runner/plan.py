@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runner.errors import ManifestError, Problem
+from runner.launch.shards import Part
 from runner.manifest.prompt_file import FilePrompts, overrides_of, repeated_sums
 from runner.manifest.prompts import MAX_SEED, Prompt, is_text, text_sums
 from runner.manifest.schema import Manifest
@@ -29,6 +30,7 @@ __all__ = [
     "is_text",
     "pixels_of",
     "size_name",
+    "wanted_images",
 ]
 
 MAX_CHECKED = 10_000  # sets of parameters whose values are checked before the start
@@ -223,6 +225,20 @@ class Plan:
             return (number,)
         members, ends = self._batches
         return tuple(members[ends[number - 1] if number else 0 : ends[number]])
+
+
+def wanted_images(plan: Plan, limit: int | None, part: Part | None) -> bytearray:
+    """One byte an image: 1 for those that --limit and --shard leave to this launch."""
+    if part is None:
+        wanted = bytearray(b"\x01") * len(plan)
+    else:
+        wanted = bytearray(len(plan))
+        for number in range(part[0] - 1, plan.batch_count, part[1]):
+            for index in plan.batch(number):
+                wanted[index] = 1
+    if limit is not None and limit < len(plan):
+        wanted[limit:] = bytes(len(plan) - limit)
+    return wanted
 
 
 class _Group(NamedTuple):

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 
 from runner.errors import ExitCode, InterruptedRunError, RefusedError, already_printed
-from runner.folder import reports
+from runner.folder.counts import Counts, Launch
 from runner.folder.lock import FolderLock
 from runner.folder.merged_record import Account
 from runner.folder.paths import OutputFolder
-from runner.folder.reports import Counts, Launch
 from runner.folder.space import notice
+from runner.folder.summary import summarize, write_summary
 from runner.launch.heartbeat import Heartbeat
 from runner.launch.progress import Progress
 from runner.launch.stop import Stop
@@ -136,8 +136,8 @@ def _announce(rank: Rank, prepared: Preparation, launch: Launch) -> None:
         say(line)
     say(_greeting(len(assignment.pending), prepared.finished, launch))
     counts = Counts(len(assignment.plan), done=prepared.finished)
-    summary = reports.summarize("running", counts, launch, Account())
-    reports.write_summary(rank.folder, summary, launch.id)
+    summary = summarize("running", counts, launch, Account())
+    write_summary(rank.folder, summary, launch.id)
 
 
 def _greeting(batches: int, finished: int, launch: Launch) -> str:

@@ -4,8 +4,18 @@ Only ASCII digits are read, and no size is larger than any machine has.
 """
 
 import re
+from collections.abc import Sequence
 
-__all__ = ["GIB", "MAX_BYTES", "bytes_in", "counted", "duration", "gib", "whole_number"]
+__all__ = [
+    "GIB",
+    "MAX_BYTES",
+    "bytes_in",
+    "counted",
+    "duration",
+    "first_few",
+    "gib",
+    "whole_number",
+]
 
 GIB = 2**30
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": GIB}
@@ -37,6 +47,12 @@ def counted(number: int, word: str) -> str:
     """`1 batch`, `2 batches`."""
     plural = f"{word}es" if word.endswith(("s", "x", "ch")) else f"{word}s"
     return f"{number} {word if number == 1 else plural}"
+
+
+def first_few(items: Sequence[object], most: int = 8) -> str:
+    """`3, 5, 8 … 4 more`."""
+    more = f" … {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + more
 
 
 def duration(seconds: float) -> str:

@@ -11,16 +11,19 @@ from dataclasses import dataclass
 
 from runner.errors import FolderError, RefusedError
 from runner.folder import space
+from runner.folder.clear import clear
 from runner.folder.files import replace
-from runner.folder.journal import Journal, pack
+from runner.folder.journal import Journal
 from runner.folder.lock import FolderLock, guard, live_launches
 from runner.folder.merged_record import LOST
-from runner.folder.paths import HEADER, OutputFolder, told_as_refusal
-from runner.folder.survey import Survey, asked_images, clear, named, pending_batches, refuse
+from runner.folder.pack import pack
+from runner.folder.paths import HEADER, OutputFolder, os_errors_as_refusals
+from runner.folder.refuse import refuse
+from runner.folder.survey import Survey, pending_batches
 from runner.launch.crashes import deaths, quarantined
 from runner.manifest.resolve import Resolved, decide, dump, fill
 from runner.manifest.schema import Manifest
-from runner.plan import Plan
+from runner.plan import Plan, wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.batch_sizes import find_batch_sizes, is_open
 from runner.prepare.look import Look, look, recorded_in
@@ -28,6 +31,7 @@ from runner.prepare.rank import Job, Rank
 from runner.prepare.strategy import check_here
 from runner.render.results import Renderer
 from runner.say import say
+from runner.units import first_few
 
 __all__ = ["Preparation", "prepare"]
 
@@ -55,7 +59,7 @@ class _Settled:
     renderer: Renderer | None = None
 
 
-@told_as_refusal()
+@os_errors_as_refusals()
 def prepare(rank: Rank, lock: FolderLock) -> Preparation:
     """Take the folder, look at it, check and decide. Raises RefusedError in any form: no image was
     touched until then."""
@@ -72,7 +76,7 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
             found.todo[index] = 0
         settled = _settle(rank, seen, found, lock.launch)
         manifest = fill(job.loaded.manifest, settled.resolved)
-        wanted = asked_images(settled.plan, job.limit, job.part)
+        wanted = wanted_images(settled.plan, job.limit, job.part)
         _record_survey(seen, found, wanted, crashed, lock.launch)
         if not is_open(manifest):  # with nothing to do; a sibling shard may have settled it
             _record_manifest(folder, manifest, settled.choice, lock.launch)
@@ -132,7 +136,7 @@ def _look(job: Job, folder: OutputFolder, launch: str) -> Look:
 def _settle(rank: Rank, seen: Look, found: Survey, launch: str) -> _Settled:
     """Strategy and batch sizes, where there is work to do."""
     job, folder = rank.job, rank.folder
-    wanted = asked_images(seen.plan, job.limit, job.part)
+    wanted = wanted_images(seen.plan, job.limit, job.part)
     # Which batches are a shard's own is not known before their sizes are.
     has_work = any(found.todo) if job.part else any(map(operator.and_, found.todo, wanted))
     if not has_work:
@@ -176,7 +180,7 @@ def _record_survey(
     folder, record = seen.folder, seen.record
     journal = Journal(folder.journals, record.generation + 1, 0, launch)
     if found.beyond:
-        names = named(path.name for path in found.beyond)
+        names = first_few([path.name for path in found.beyond])
         say(f"removing what is beyond the list: {names}")
     clear(folder, found, journal, record, seen.live - {launch}, wanted)
     for index in crashed:
