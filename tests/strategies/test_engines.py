@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from strategies.test_parallel import EVEN, EVEN_NEGATIVE, floats, render, write
 from support.launches import Launcher
-from test_parallel import EVEN, EVEN_NEGATIVE, floats, render, write
 
 from runner.errors import StrategyError
 from runner.launch.world import World
