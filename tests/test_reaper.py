@@ -16,7 +16,7 @@ from support.reaper import NAME, having
 
 def test_that_does_not_end(tmp_path):
     job = Job(tmp_path, 2)
-    job.start(processes=2, hooks={"seconds": 3600})
+    process = job.start(processes=2, hooks={"seconds": 3600})
     subprocess.run(["sh", "-c", "setsid sleep 3600 &"])
     job.wait_until_rendering(0, 300)
     token = os.environ[NAME]
