@@ -11,6 +11,7 @@ from runner.folder.done_images import Done
 from runner.folder.journal import Journal, merge
 from runner.folder.merged_record import LOST, ReplicaTimes
 from runner.launch.crashes import Crashes, split_batch
+from runner.launch.failures import Failures
 from runner.launch.replica import Replica
 from runner.launch.shards import shard, take, windows
 from runner.launch.store import Store, StoreLostError
@@ -24,10 +25,7 @@ from runner.say import say
 
 __all__ = ["follow", "lead", "wait_for_all"]
 
-
 GONE_AFTER_S = 30.0  # a rank without a heartbeat
-
-
 GONE_AFTER_STOP_S = 5.0  # the same, once this rank was asked to stop
 
 
@@ -66,7 +64,9 @@ def lead(
         assignment.launch,
         regenerate=rank.job.regenerate,
     )
-    leader = _Leader(rank, assignment, replica, renderer, writer, crashes)
+    most = assignment.manifest.max_failures
+    failures = Failures(rank.store, len(assignment.plan), is_watching=most is None)
+    leader = _Leader(rank, assignment, replica, renderer, writer, crashes, failures)
     with writer, _worked(journal, clock, replica.layout.replica):
         try:
             for window in leader.windows():
@@ -74,7 +74,8 @@ def lead(
         except DroppedError:
             return
         except GaveUpError as error:
-            say(str(error), every_rank=True)
+            if not error.is_printed:
+                say(str(error), every_rank=True)
             journal.gave_up(str(error))
 
 
@@ -88,6 +89,7 @@ class _Leader:
     renderer: Renderer
     writer: Writer
     crashes: Crashes
+    failures: Failures
 
     def windows(self) -> Iterator[list[int]]:
         """The batches of this replica, then what dead ones left over; as many at once as the
@@ -111,6 +113,14 @@ class _Leader:
             self.renderer.prepare([part.tasks for part in parts])
             for part in parts:
                 self._render_part(part)
+                self._end_on_same_error()
+
+    def _end_on_same_error(self) -> None:
+        """Raises GaveUpError, which rank 0 prints as the last line of the job."""
+        if why := self.failures.same_error():
+            error = GaveUpError(why)
+            error.is_printed = True
+            raise error
 
     def _render_part(self, part: _Part) -> None:
         """What was finished before an error is written."""
@@ -120,6 +130,7 @@ class _Leader:
             for result in rendered.results:
                 if limit is None or result.task.index < limit:
                     self.writer.put(result)
+                self.failures.note(result.error if isinstance(result, Failure) else None)
             if rendered.error is not None:
                 raise self._for_all(rendered.error, part)
 

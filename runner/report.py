@@ -50,4 +50,6 @@ def report(rank: Rank, assignment: Assignment, launch: Launch) -> ExitCode:
     if counts.truncated:
         say(summary.truncation_notice(counts))
     say(summary.sentence({**values, "made": made}, counts, folder))
+    if account.gave_up and not made:
+        say(account.errors[-1])
     return exit_code(values["outcome"])
