@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.errors import ExitCode, InterruptedRunError, RunnerError, already_printed
+from runner.first_image import check_first_image, expected_image
 from runner.folder.journal import Journal
 from runner.launch.devices import set_device
 from runner.launch.process_group import replica_group
@@ -14,11 +15,9 @@ from runner.launch.replica import Replica
 from runner.launch.shards import shard
 from runner.lead import follow, lead
 from runner.model import files as model
-from runner.plan import Task
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
 from runner.render.results import Renderer
-from runner.render.self_check import agree, reference
 
 if TYPE_CHECKING:
     import torch
@@ -90,14 +89,15 @@ def _make_images(
     """Load the model where it is not, and lead or follow."""
     strategy = assignment.manifest.strategy
     device = set_device(rank.world, share=strategy.shares_node)
-    # Before the process group is there: the reference is made by one rank alone.
-    expected = _reference(rank, assignment, replica, folder, device)
+    expected = None
+    if assignment.compares_first:  # made by one rank alone, before the replica's process group
+        expected = expected_image(rank, assignment, replica, folder, device)
     group = replica_group(rank.world, replica.layout, device, binds_device=not strategy.own_groups)
     with group:
         if renderer is None:
             renderer = _load(rank, assignment, replica, folder, device)
-        if _is_checked(rank, assignment):
-            agree(renderer, _first_task(assignment), expected, replica)
+        if assignment.compares_first:
+            check_first_image(rank, assignment, replica, renderer, expected)
         if replica.layout.is_leader:
             lead(rank, assignment, replica, renderer, journal)
         else:
@@ -118,26 +118,3 @@ def _load(
         replica=None if replica.is_alone else replica,
         comes_again=assignment.plan.comes_again,
     )
-
-
-def _is_checked(rank: Rank, assignment: Assignment) -> bool:
-    """Whether the first image is compared with one rank's own: --self-check, where that could
-    differ."""
-    manifest = assignment.manifest
-    is_plain = manifest.strategy.is_plain and not manifest.compile
-    return rank.job.self_check and not is_plain
-
-
-def _first_task(assignment: Assignment) -> Task:
-    plan = assignment.plan
-    return plan.task(plan.batch(assignment.pending[0])[0])
-
-
-def _reference(
-    rank: Rank, assignment: Assignment, replica: Replica, folder: Path, device: "torch.device"
-) -> "torch.Tensor | None":
-    """The first image made by this rank alone, on the leader of a replica that is checked."""
-    if not (_is_checked(rank, assignment) and replica.layout.is_leader):
-        return None
-    task = _first_task(assignment)
-    return reference(assignment.manifest, folder, device, rank.stop, rank.world, task)

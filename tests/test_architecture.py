@@ -30,6 +30,7 @@ ORDER = (
     "render",
     "prepare",
     "commands",
+    "first_image",
     "lead",
     "worker",
     "report",

@@ -51,6 +51,7 @@ class OutputFolder:
         self.locks = self.own / "locks"
         self.trial = self.own / "trial.json"
         self.refused = self.own / "refused"
+        self.compared = self.own / "compared"  # see prepare/proof.py
         self.manifest = directory / "manifest.yaml"
         self.metadata = directory / "metadata.jsonl"
         self.failures = directory / "failures.jsonl"

@@ -39,6 +39,7 @@ class Assignment:
     plan: Plan
     fingerprints: Fingerprints
     pending: array[int]  # numbers of the batches to make
+    compares_first: bool  # the first image with plain diffusers: see prepare/proof.py
     deaths: Mapping[int, int]  # image → processes that died with it: see launch/crashes.py
 
 
@@ -51,6 +52,7 @@ def broadcast(rank: Rank, assignment: Assignment) -> None:
         "age_s": time.monotonic() - assignment.begun,
         "checksum": _checksum(rank.job.loaded),
         "resolved": assignment.resolved.model_dump(),
+        "compares_first": assignment.compares_first,
         "deaths": list(assignment.deaths.items()),
         "pending": base64.b64encode(zlib.compress(assignment.pending.tobytes(), 1)).decode(),
     }
@@ -91,6 +93,7 @@ def receive(rank: Rank) -> Assignment:
         plan=Plan(manifest, loaded.prompts, loaded.root),
         fingerprints=Fingerprints(manifest, model.identity(manifest.model)),
         pending=pending,
+        compares_first=values["compares_first"],
         deaths=dict(values["deaths"]),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations  # array[int] is no type at run time before 3.12
 
 import contextlib
+import dataclasses
 import operator
 import time
 from array import array
@@ -23,10 +24,12 @@ from runner.folder.survey import Survey, pending_batches
 from runner.launch.crashes import deaths, quarantined
 from runner.manifest.resolve import Resolved, decide, dump, fill
 from runner.manifest.schema import Manifest
+from runner.model import files as model
 from runner.plan import Plan, wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.batch_sizes import find_batch_sizes, is_open
 from runner.prepare.look import Look, look, recorded_in
+from runner.prepare.proof import compares_first_image
 from runner.prepare.rank import Job, Rank
 from runner.prepare.strategy import check_here
 from runner.render.results import Renderer
@@ -56,6 +59,7 @@ class _Settled:
     resolved: Resolved
     plan: Plan
     choice: str = ""
+    compares_first: bool = False
     renderer: Renderer | None = None
 
 
@@ -90,6 +94,7 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
         plan=settled.plan,
         fingerprints=seen.fingerprints,
         pending=_pending(seen, settled.plan, found, wanted),
+        compares_first=settled.compares_first,
         deaths=died,
     )
     return Preparation(
@@ -144,9 +149,11 @@ def _settle(rank: Rank, seen: Look, found: Survey, launch: str) -> _Settled:
     resolution = check_here(seen.plan, rank.world)
     resolved = seen.resolved.model_copy(update={"strategy": resolution.strategy})
     space.check(folder)
-    if not is_open(seen.manifest):
-        return _Settled(resolved, seen.plan, resolution.choice)
-    return _settle_batches(rank, seen, _Settled(resolved, seen.plan, resolution.choice), launch)
+    manifest = fill(job.loaded.manifest, resolved)
+    configs = model.configs(manifest.model)
+    compares = compares_first_image(manifest, configs, folder, is_asked=job.self_check)
+    settled = _Settled(resolved, seen.plan, resolution.choice, compares)
+    return _settle_batches(rank, seen, settled, launch) if is_open(manifest) else settled
 
 
 def _settle_batches(rank: Rank, seen: Look, settled: _Settled, launch: str) -> _Settled:
@@ -164,7 +171,7 @@ def _settle_batches(rank: Rank, seen: Look, settled: _Settled, launch: str) -> _
     found = ", ".join(f"{count} for {name}" for name, count in sizes.items())
     say(f"batch_size auto: {found}")
     plan = Plan(manifest, loaded.prompts, loaded.root)
-    return _Settled(resolved, plan, settled.choice, renderer)
+    return dataclasses.replace(settled, resolved=resolved, plan=plan, renderer=renderer)
 
 
 def _pending(seen: Look, plan: Plan, found: Survey, wanted: bytearray) -> array[int]:

@@ -1,5 +1,6 @@
 """Settle the strategy, and check what configs and the machine rule out, before weights load."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from runner.errors import StrategyError
@@ -9,6 +10,7 @@ from runner.model import files as model
 from runner.model.weights import component_bytes
 from runner.plan import Plan
 from runner.prepare.preflight import check
+from runner.prepare.proof import unproven
 from runner.render import compiled
 from runner.say import say
 from runner.strategies import Conditions, Resolution
@@ -45,7 +47,9 @@ def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
         )
     if plan.manifest.compile:
         compiled.check(conditions, strategy, plan.manifest.on_out_of_memory)
-    return found
+    settled = plan.manifest.model_copy(update={"strategy": strategy})
+    remark = unproven(settled, conditions.folder)
+    return replace(found, remarks=[*found.remarks, *filter(None, [remark])])
 
 
 def conditions_of(

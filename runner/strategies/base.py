@@ -88,6 +88,11 @@ class StrategyBase(Settings):
         return 1
 
     @property
+    def proven_as(self) -> str:
+        """The name under which model/proven.json has it."""
+        return self.kind
+
+    @property
     def tries_batches(self) -> bool:
         """Whether one rank alone can find the fastest batch size for all."""
         return False

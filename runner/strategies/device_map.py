@@ -72,6 +72,10 @@ class DeviceMap(StrategyBase):
         return not self.phases  # a call alone would load the components for itself
 
     @property
+    def proven_as(self) -> str:
+        return "phases" if self.phases else self.kind
+
+    @property
     def not_compiled(self) -> str:
         return "phases load the denoiser anew for every few batches" if self.phases else ""
 
