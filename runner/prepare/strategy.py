@@ -10,7 +10,7 @@ from runner.model import files as model
 from runner.model.weights import component_bytes
 from runner.plan import Plan
 from runner.prepare.preflight import check
-from runner.prepare.proof import unproven
+from runner.prepare.proof import refuse_batches, unproven
 from runner.render import compiled
 from runner.say import say
 from runner.strategies import Conditions, Resolution
@@ -37,7 +37,8 @@ def check_here(plan: Plan, world: World) -> Resolution:
 
 
 def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
-    """The manifest's strategy with nothing left open. Raises StrategyError."""
+    """The manifest's strategy with nothing left open. Raises StrategyError, ModelError."""
+    refuse_batches(plan.manifest, conditions.folder)
     found = plan.manifest.strategy.resolve(conditions, world)
     strategy = found.strategy
     if plan.manifest.on_out_of_memory == "offload" and (strategy.ranks > 1 or strategy.shares_node):
