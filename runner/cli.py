@@ -191,7 +191,7 @@ def _set_up_output(world: World) -> None:
     """Lines and logs of this rank; rank 0 prints for all."""
     speak_as(world.rank)
     level = logging.WARNING if world.rank == 0 else logging.ERROR
-    logging.basicConfig(level=level, handlers=[Handler()], force=True)
+    logging.basicConfig(level=level, handlers=[Handler()])
     if world.rank != 0:
         warnings.simplefilter("ignore")
 
