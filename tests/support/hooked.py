@@ -21,7 +21,7 @@ from runner.plan import Task
 from runner.prepare import prepare
 from runner.render import load as render_load
 from runner.render.fake import FakePipeline
-from runner.render.results import Failure, Image
+from runner.render.results import DroppedError, Failure, Image
 
 
 class Hooked(FakePipeline):
@@ -36,7 +36,7 @@ class Hooked(FakePipeline):
     ) -> Iterator[Image | Failure]:
         for task in tasks:
             if "marks" in self.hooks:
-                (Path(self.hooks["marks"]) / f"begun-{task.index}").touch()
+                self._begin(Path(self.hooks["marks"]), task.index)
             if task.prompt in self.hooks.get("raise", ()):
                 yield Failure(task, "error", "ValueError: asked for", "")
                 return
@@ -51,6 +51,14 @@ class Hooked(FakePipeline):
                 os.kill(os.getpid(), getattr(signal, self.hooks.get("signal", "SIGKILL")))
                 time.sleep(60)
         yield from super().render(tasks, degraded)
+
+    def _begin(self, marks: Path, index: int) -> None:
+        """Note which process is at the image; wait while the test holds it (Job.hold)."""
+        (marks / f"begun-{index}").write_text(str(os.getpid()))
+        while (marks / f"hold-{index}").exists():
+            if self.stop.requested:
+                raise DroppedError
+            time.sleep(0.02)
 
     def _is_due(self, prompt: str) -> bool:
         """Whether to die here: so many times, over all processes."""

@@ -14,9 +14,10 @@ from support import PYTHONPATH, SUPPORT
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A launch that ended: per rank its exit code and its words."""
+    """A launch that ended: per rank its exit code and its words; whether SIGKILL was needed."""
 
     codes: list[int]
+    was_forced: bool
     output: list[str]
     seconds: float
 

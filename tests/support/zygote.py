@@ -40,11 +40,12 @@ def launch(request: dict) -> dict:
     port = free_port()
     agent = serve_store(port)
     ranks = [start(request, rank, port, folder) for rank in range(request["world_size"])]
-    codes = wait(dict(enumerate(ranks)), request["timeout_s"])
+    codes, was_forced = wait(dict(enumerate(ranks)), request["timeout_s"])
     os.kill(agent, signal.SIGKILL)
     os.waitpid(agent, 0)
     return {
         "codes": codes,
+        "was_forced": was_forced,
         "output": [read(folder / f"rank{rank}.txt") for rank in range(len(ranks))],
         "seconds": time.monotonic() - started,
     }
@@ -100,8 +101,10 @@ def resolve(name: str):
     return getattr(importlib.import_module(module), function)
 
 
-def wait(ranks: dict[int, int], timeout_s: float) -> list[int]:
+def wait(ranks: dict[int, int], timeout_s: float) -> tuple[list[int], bool]:
+    """The exit codes in the order of ranks, and whether SIGKILL was needed."""
     codes: dict[int, int] = {}
+    was_forced = False
     deadline, kill_at = time.monotonic() + timeout_s, float("inf")
     while len(codes) < len(ranks):
         for rank, process in ranks.items():
@@ -115,9 +118,10 @@ def wait(ranks: dict[int, int], timeout_s: float) -> list[int]:
             kill_at = now + KILL_AFTER_S
             signal_all(ranks, codes, signal.SIGTERM)
         if now > min(deadline, kill_at):
+            was_forced = True
             signal_all(ranks, codes, signal.SIGKILL)
         time.sleep(0.01)
-    return [codes[rank] for rank in sorted(codes)]
+    return [codes[rank] for rank in sorted(codes)], was_forced
 
 
 def signal_all(ranks: dict[int, int], codes: dict[int, int], number: int) -> None:
