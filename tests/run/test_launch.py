@@ -110,13 +110,13 @@ def test_one_voice(launched: Launched) -> None:
 # Cases 10, 12: fewer prompts than ranks; then nothing at all to do.
 def test_one_prompt_on_four_ranks_and_again(tmp_path: Path) -> None:
     manifest, output = job(tmp_path, prompts=["a red circle"]), tmp_path / "out"
-    first = launch([manifest, "--output", output], nproc=4, timeout_s=120)
+    first = launch([manifest, "--output", output], nproc=4)
     assert first.returncode == 0, first.stderr
     assert len(pixels(output)) == 1
     journals = list((output / ".runner" / "journal").iterdir())
     assert len(journals) == 1  # the others had nothing to write, and loaded no model
     before = stamps(output)
-    again = launch([manifest, "--output", output], nproc=3, timeout_s=60)
+    again = launch([manifest, "--output", output], nproc=3)
     assert again.returncode == 0, again.stderr
     assert stamps(output) == before
 

@@ -77,13 +77,13 @@ class Slurm:
             option, _, name = kind.partition("=")
             munge.append(f"--{option}={self.folder / name}")
         self._start("munged", munge)
-        wait_for((self.folder / "munge.sock").exists, 10)
+        wait_for((self.folder / "munge.sock").exists)
         self._start("slurmctld", ["slurmctld", "-D", "-f", str(self.folder / "slurm.conf")])
         for name in self.names:
             self.start_node(name)
         idle = f"idle {len(self.names)}"
         try:
-            wait_for(lambda: self.call("sinfo", "-h", "-p", "low", "-o", "%t %D") == idle, 30)
+            wait_for(lambda: self.call("sinfo", "-h", "-p", "low", "-o", "%t %D") == idle)
         except AssertionError:
             self.__exit__()
             raise
@@ -97,7 +97,7 @@ class Slurm:
             daemon.terminate()
         for daemon in self.daemons.values():
             try:
-                daemon.wait(10)
+                daemon.wait(60)
             except subprocess.TimeoutExpired:
                 daemon.kill()
 
