@@ -3,7 +3,6 @@
 import json
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.jobs import ENVIRONMENT, Job, ended, running, wait_for, workers
-from support.launch import FAST
+from support.launch import FAST, free_ports
 
 SLOW = {"seconds": 0.3}
 ENDLESS = {"seconds": 3600}
@@ -166,9 +165,7 @@ def test_workers_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
 def test_a_rank_whose_launcher_died_during_its_start_ends(tmp_path: Path) -> None:
     """torch's own client would try the address of the dead agent for two minutes."""
     job = Job(tmp_path, 4)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_ports(1)[0])
     world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

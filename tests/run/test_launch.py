@@ -12,7 +12,7 @@ import pytest
 import yaml
 from support import SUPPORT
 from support.jobs import ended, running, wait_for
-from support.launch import FAST, command_line, free_port, launch, lines, pixels, stamps, summary
+from support.launch import FAST, command_line, free_ports, launch, lines, pixels, stamps, summary
 from support.launches import Launcher
 
 PROMPTS: list[Any] = [
@@ -50,7 +50,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory, ranks: Launcher) -> Launc
     accelerate = (
         *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2"),
         *("--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no"),
-        f"--main_process_port={free_port()}",
+        f"--main_process_port={free_ports(1)[0]}",
     )
     ways: dict[str, dict[str, Any]] = {
         "plain": {},

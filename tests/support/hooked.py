@@ -1,8 +1,8 @@
 """The runner with the fake renderer in place of a diffusers pipeline, and faults on demand.
 
-python tests/support/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HOOKS is JSON, prompts
-by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "clock": 3600}.
-{"slow": {"seconds": 3, "launches": 2}}: so slow, the first two times that Slurm starts the job.
+python tests/support/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HOOKS is JSON and names
+prompts by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "clock": 3600}.
+{"slow": {"seconds": 3, "launches": 2}}: 3 s an image, in the first two launches by Slurm.
 """
 
 import faulthandler
@@ -46,7 +46,7 @@ class Hooked(FakePipeline):
             if task.prompt in self.hooks.get("give_up", ()):
                 raise GaveUpError("3 images in a row found no memory")
             if self._is_due(task.prompt):
-                # The writer commits what came before: the test counts it.
+                # Time for the writer to commit the images before this one.
                 time.sleep(0.3)
                 os.kill(os.getpid(), getattr(signal, self.hooks.get("signal", "SIGKILL")))
                 time.sleep(60)
@@ -61,7 +61,7 @@ class Hooked(FakePipeline):
             time.sleep(0.02)
 
     def _is_due(self, prompt: str) -> bool:
-        """Whether to die here: so many times, over all processes."""
+        """Whether to die at this prompt; `times` counts over all processes."""
         for time_ in range(self.hooks.get("kill", {}).get(prompt, 0)):
             mark = Path(self.hooks["marks"]) / f"{prompt.replace(' ', '_')}-{time_}"
             try:

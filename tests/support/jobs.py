@@ -1,4 +1,4 @@
-"""Jobs on the fake renderer, as real processes: start, wait, kill, and check the folder."""
+"""Jobs with the fake renderer in real processes: start, wait, kill, and check the folder."""
 
 import json
 import os
@@ -57,7 +57,8 @@ class Job:
         restarts: int = 0,
         cold: bool = False,
     ) -> Any:
-        """Like subprocess.Popen; `cold`: from scratch, with all imports, as users do."""
+        """Like subprocess.Popen. Forked from a process with all imports; with `cold`, a new Python
+        process, as users start it."""
         if not cold:
             from support.forked import Served
 
@@ -168,7 +169,7 @@ def torchrun(processes: int, restarts: int = 0) -> list[str]:
 
 
 def print_of(number: int) -> str:
-    """A fingerprint, as far as its form goes."""
+    """Something in the form of a fingerprint."""
     return f"{number:032x}"
 
 
@@ -206,7 +207,7 @@ def kill(process: psutil.Process, number: int = signal.SIGKILL) -> None:
 
 @contextmanager
 def running(process: Any) -> Iterator[Any]:
-    """Nothing of it is left behind, whatever the test does."""
+    """Kill the process and its children, if they still run when the test leaves."""
     try:
         yield process
     finally:
