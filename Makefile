@@ -9,7 +9,7 @@ SEED     ?= 1
 BIN      := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines test-cluster chaos audit check style clean
+.PHONY: help run test test-engines test-cluster chaos audit check style docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ check: .venv/dev  ## lint, format and types, changing nothing
 style: .venv/dev  ## mend what `check` can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: .venv/dev  ## run the commands in the documents, write down what they print
+	$(BIN)/python docs/commands.py
 
 clean:  ## remove .venv/ and caches
 	rm -rf .venv .venv-engines build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -64,7 +64,7 @@ def main() -> int:
 
 def contend(home: Path, count: int, until: float, *, dry: bool) -> dict[str, object]:
     """Print the table as it grows; its numbers by name."""
-    import tiny
+    from support import tiny
 
     if dry:
         model, sizes, count, dtype = tiny.flux(home / "model"), [(32, 32)], 4, "float32"

@@ -104,7 +104,7 @@ def engines(degree: int) -> list[str]:
 
 def make_model(folder: Path) -> Path:
     """About 1.5 GB: large enough to see the memory that a strategy saves."""
-    import tiny
+    from support import tiny
 
     return tiny.flux(folder, heads=16, width=64, layers=8)
 

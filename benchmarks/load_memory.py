@@ -21,8 +21,8 @@ import torch
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import tiny  # noqa: E402
 from diffusers import FluxTransformer2DModel  # noqa: E402
+from support import tiny  # noqa: E402
 
 SMALL = {"height": 32, "width": 32, "num_inference_steps": 1, "max_sequence_length": 16}
 MB = 2**20

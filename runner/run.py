@@ -1,200 +1,173 @@
-"""The straight line: manifest → plan → resume → shard → pipeline → images → journal → report.
+"""The whole run, in one straight line:
 
-Every rank runs `run`. Rank 0 prepares (start.py) and tells the others; then each replica works for
-itself (work.py); at the end rank 0 waits for the last living one and reports.
+    look at the folder → check → share → render → write → report
+
+Every rank runs `run`. Rank 0 looks, checks and shares (prepare/). All ranks render and write their
+batches (worker.py, lead.py, render/). Rank 0 reports once the last living rank has ended
+(report.py).
 """
 
 import contextlib
 import secrets
 import time
+from collections.abc import Iterator
 
-from runner.errors import (
-    ExitCode,
-    FolderError,
-    InterruptedRunError,
-    RefusedError,
-    RunnerError,
-    refusal,
-)
-from runner.folder import reports as report
-from runner.folder import space as disk
-from runner.folder.journal import merge
-from runner.folder.lock import FolderLock, guard
+from runner.errors import ExitCode, InterruptedRunError, RefusedError, already_printed
+from runner.folder.counts import Counts, Launch
+from runner.folder.lock import FolderLock
 from runner.folder.merged_record import Account
 from runner.folder.paths import OutputFolder
-from runner.folder.reports import Counts, Launch
-from runner.folder.survey import asked_images
-from runner.launch.crashes import deaths
-from runner.launch.heartbeat import Pulse
+from runner.folder.space import notice
+from runner.folder.summary import summarize, write_summary
+from runner.launch.heartbeat import Heartbeat
 from runner.launch.progress import Progress
 from runner.launch.stop import Stop
-from runner.launch.store import Store, StoreLostError, connect
+from runner.launch.store import StoreLostError, connect
 from runner.launch.world import World
-from runner.prepare.prepare import (
-    Job,
-    Start,
-    hear,
-    notices,
-    prepare,
-    refusal_noted,
-    tell,
-    tell_error,
-)
+from runner.lead import wait_for_all
+from runner.prepare.assignment import broadcast, broadcast_error, receive
+from runner.prepare.notices import demo_notices
+from runner.prepare.prepare import Preparation, prepare
+from runner.prepare.rank import Job, Rank
+from runner.report import report
 from runner.say import say
 from runner.units import counted
-from runner.worker import Rank, wait_for_all, work
+from runner.worker import render_and_write_batches
 
 __all__ = ["run"]
 
-REPORT_PATIENCE_S = 600.0  # for a sibling shard that writes the reports of a million images
 ENDED = "ended"  # the exit code, where a restart has nothing to add
 
 
 def run(job: Job, world: World, stop: Stop) -> ExitCode:
     """One rank's part of a job. Raises RunnerError; anything else is a bug or a broken machine."""
-    try:
-        store = connect(world)
-        pulse = Pulse(store, world.rank, world.world_size)
-        folder = OutputFolder(job.output, job.loaded.manifest.output)
-        rank = Rank(job, folder, store, pulse, world, stop)
-        try:
-            _end_if_ended(store, world)
-            if world.rank == 0:
-                return _lead(rank)
-            work(rank, hear(job, store, pulse, stop), on_lost=lambda: None)
-            return ExitCode.COMPLETE  # what became of the whole job is rank 0's to say
-        finally:
-            pulse.end()
-            if world.rank == 0 and not world.agent_store:
-                wait_for_all(rank)  # they still listen to the store that this process serves
-    except StoreLostError:
-        raise InterruptedRunError("the launcher's store is out of reach") from None
+    with _joined(job, world, stop) as rank:
+        if world.rank == 0:
+            return _run_on_rank_0(rank)
+        assignment = receive(rank)
+        render_and_write_batches(rank, assignment)
+        return ExitCode.COMPLETE  # rank 0 reports on the whole job
 
 
-def _end_if_ended(store: Store, world: World) -> None:
-    """A launcher restarts all ranks after any exit code but 0, also where there is nothing to gain:
-    images failed, the job was refused, somebody asked it to stop."""
-    code = store.command.get(ENDED) if world.restart else None
-    if code is not None:
-        raise refusal("ended before this restart", int(code))
-
-
-def _lead(rank: Rank) -> ExitCode:
-    """Rank 0: prepare, tell, work, wait, report."""
-    lock = FolderLock(rank.folder, secrets.token_hex(4), rank.job.shard)
+def _run_on_rank_0(rank: Rank) -> ExitCode:
+    lock = FolderLock(rank.folder, secrets.token_hex(4), rank.job.part)
     started = time.time()
     try:
-        start = _prepare(rank, lock)
-        launch = _launch(start, rank.world, started)
-        if start.pending:
-            remarks = (*notices(start.plan), disk.notice(rank.folder, start.plan, start.missing))
-            for line in (*filter(None, remarks), _greeting(start, launch)):
-                say(line)
-            counts = Counts(len(start.plan), done=start.finished)
-            summary = report.summarize("running", counts, launch, Account())
-            report.write_summary(rank.folder, summary, launch.id)
-        _work_and_wait(rank, start, launch, lock)
-        code = _report(start, rank, launch)
+        prepared = _look_and_check(rank, lock)
+        broadcast(rank, prepared.assignment)
+        launch = _launch_of(prepared, rank.world, started)
+        _announce(rank, prepared, launch)
+        _work_and_wait(rank, prepared, launch, lock)
+        code = report(rank, prepared.assignment, launch)
         if rank.stop.is_final or code == ExitCode.FAILED:
-            with contextlib.suppress(StoreLostError):
-                rank.store.command.set(ENDED, str(int(code)))
+            _let_no_restart_go_on(rank, code)
         return code
     finally:
         lock.release()
 
 
-def _prepare(rank: Rank, lock: FolderLock) -> Start:
-    """The start, told to the other ranks; or what stands in its way, told likewise."""
-    store, world = rank.store, rank.world
+@contextlib.contextmanager
+def _joined(job: Job, world: World, stop: Stop) -> Iterator[Rank]:
+    """This rank among the others of its launch, from its first heartbeat to its last."""
     try:
-        with refusal_noted(rank.folder, lock):
-            start = prepare(
-                rank.job, rank.folder, lock, world, deaths(store, world.world_size), rank.stop
-            )
+        store = connect(world)
+        heartbeat = Heartbeat(store, world.rank, world.world_size)
+        folder = OutputFolder(job.output, job.loaded.manifest.output)
+        rank = Rank(job, folder, store, heartbeat, world, stop)
+        try:
+            _end_if_ended(rank)
+            yield rank
+        finally:
+            heartbeat.end()
+            if world.rank == 0 and not world.agent_store:
+                wait_for_all(rank)  # they still need the store that this process serves
+    except StoreLostError:
+        raise InterruptedRunError("the launcher's store is out of reach") from None
+
+
+def _end_if_ended(rank: Rank) -> None:
+    """A launcher restarts all ranks after any exit code but 0, also where there is nothing to gain:
+    images failed, the job was refused, somebody asked it to stop."""
+    code = rank.store.command.get(ENDED) if rank.world.restart else None
+    if code is not None:
+        raise already_printed("ended before this restart", int(code))
+
+
+def _let_no_restart_go_on(rank: Rank, code: ExitCode) -> None:
+    with contextlib.suppress(StoreLostError):
+        rank.store.command.set(ENDED, str(int(code)))
+
+
+def _look_and_check(rank: Rank, lock: FolderLock) -> Preparation:
+    """Prepare the launch. What stands in its way is broadcast before it is raised."""
+    try:
+        return prepare(rank, lock)
     except BaseException as error:
         with contextlib.suppress(StoreLostError):
-            tell_error(error if isinstance(error, RunnerError) else repr(error), store)
-            if isinstance(error, RefusedError):
-                store.command.set(ENDED, str(int(error.exit_code)))
+            broadcast_error(rank.store, error)
+        if isinstance(error, RefusedError):
+            _let_no_restart_go_on(rank, error.exit_code)
         raise
-    tell(rank.job, start, store, start.manifest.strategy.layout(world).replicas)
-    return start
 
 
-def _work_and_wait(rank: Rank, start: Start, launch: Launch, lock: FolderLock) -> None:
-    """Rank 0's share, then the others'. What ends it early is reported before it is raised."""
-
-    def on_lost() -> None:
-        _report(start, rank, launch)
-        lock.release()
-
-    at_once = min(launch.replicas, len(start.pending)) * start.manifest.largest_batch
-    with Progress(rank.store, start.missing, launch.started, at_once):
-        try:
-            work(rank, start, on_lost)
-        except Exception:
-            with contextlib.suppress(OSError, InterruptedRunError):
-                _report(start, rank, launch)
-            raise
-        finally:
-            rank.pulse.end()
-        wait_for_all(rank)
-
-
-def _launch(start: Start, world: World, started: float) -> Launch:
-    strategy = start.manifest.strategy
-    replicas = strategy.layout(world).replicas
-    kind = strategy.kind
-    size = world.world_size
-    sizes = start.manifest.batch_sizes
+def _launch_of(prepared: Preparation, world: World, started: float) -> Launch:
+    """The launch as summary.json has it."""
+    assignment = prepared.assignment
+    strategy = assignment.manifest.strategy
     return Launch(
-        start.launch, start.generation, size, replicas, kind, started, start.choice, sizes
+        id=assignment.launch,
+        generation=assignment.generation,
+        world_size=world.world_size,
+        replicas=strategy.layout(world).replicas,
+        strategy=strategy.kind,
+        started=started,
+        choice=prepared.choice,
+        batch_sizes=assignment.manifest.batch_sizes,
     )
 
 
-def _greeting(start: Start, launch: Launch) -> str:
-    """`12 batches to do: data_parallel, 4 processes, 4 replicas`, and how many have nothing."""
-    batches = len(start.pending)
+def _announce(rank: Rank, prepared: Preparation, launch: Launch) -> None:
+    """Say what is to do, and write the first summary; nothing where nothing is to do."""
+    assignment = prepared.assignment
+    if not assignment.pending:
+        return
+    room = notice(rank.folder, assignment.plan, prepared.missing)
+    for line in filter(None, (*demo_notices(assignment.plan), room)):
+        say(line)
+    say(_greeting(len(assignment.pending), prepared.finished, launch))
+    counts = Counts(len(assignment.plan), done=prepared.finished)
+    summary = summarize("running", counts, launch, Account())
+    write_summary(rank.folder, summary, launch.id)
+
+
+def _greeting(batches: int, finished: int, launch: Launch) -> str:
+    """`12 batches to do, 0 images there: data_parallel, 4 processes, 4 replicas`."""
     idle = max(0, launch.replicas - batches)
     spare = f" ({idle} with nothing to do)" if idle else ""
     return (
-        f"{counted(batches, 'batch')} to do, {counted(start.finished, 'image')} there: "
+        f"{counted(batches, 'batch')} to do, {counted(finished, 'image')} there: "
         f"{launch.strategy}, {counted(launch.world_size, 'process')}, "
         f"{counted(launch.replicas, 'replica')}{spare}"
     )
 
 
-def _report(start: Start, rank: Rank, launch: Launch) -> ExitCode:
-    """Rebuild the reports from all journals, and say in one line how it went. Raises
-    InterruptedRunError where the prompts are no longer there: then summary.json alone is written.
-    """
-    folder, job = rank.folder, rank.job
-    launch.seconds = round(time.monotonic() - start.begun, 3)
-    plan = start.plan
-    asked = asked_images(plan, job.limit, job.shard)
-    with contextlib.ExitStack() as stack:
-        # Of sibling shards that end together, who writes last must have seen all journals whole.
-        with contextlib.suppress(FolderError):  # one that hangs must not keep us
-            stack.enter_context(guard(folder.locks / "report", REPORT_PATIENCE_S))
-        record = merge(folder.journals, len(plan))
-        if not start.pending:  # what the last one did is worth more than that this one did nothing
-            launch = report.last_launch(report.read_summary(folder), record)
-        account = record.account(launch.id)
+def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: FolderLock) -> None:
+    """Rank 0's share, then the others'. What ends it early is reported before it is raised."""
+    assignment = prepared.assignment
+
+    def on_lost() -> None:
+        report(rank, assignment, launch)
+        lock.release()
+
+    batches_at_once = min(launch.replicas, len(assignment.pending))
+    first = batches_at_once * assignment.manifest.largest_batch
+    with Progress(rank.store, prepared.missing, launch.started, first):
         try:
-            states = record.states(plan, start.fingerprints, folder.scan(len(plan)).sizes)
-        except InterruptedRunError:
-            counts = report.count(record.told(), record, asked, launch)
-            summary = report.summarize("interrupted", counts, launch, account)
-            report.write_summary(folder, summary, launch.id)
+            render_and_write_batches(rank, assignment, prepared.renderer, on_lost)
+        except Exception:
+            with contextlib.suppress(OSError, InterruptedRunError):
+                report(rank, assignment, launch)
             raise
-        counts = report.count(states, record, asked, launch)
-        is_over = report.is_over(counts, account, start.manifest.max_failures)
-        outcome = report.outcome(counts, gave_up=is_over)
-        summary = report.summarize(outcome, counts, launch, account)
-        report.rebuild(folder, plan, record, states, launch.id)
-        report.write_summary(folder, summary, launch.id)
-    told = summary if start.pending else {**summary, "made": 0}
-    words = report.sentence(told, counts, folder)
-    for line in filter(None, (report.truncation_notice(counts), words)):
-        say(line)
-    return report.exit_code(outcome)
+        finally:
+            rank.heartbeat.end()
+        wait_for_all(rank)

@@ -1,65 +1,143 @@
-"""What the documents say is true: manifests, examples, links, commands."""
+"""What the documents say is true: manifests, examples, commands and their output, keys, links."""
 
 import re
+import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from support.launch import plan_of
 
-from runner.cli import COMMANDS, main
+from runner.cli import main
 from runner.manifest.load import load
 
 HOME = Path(__file__).parents[1]
 README = (HOME / "README.md").read_text(encoding="utf-8")
-DOCUMENTS = [HOME / "README.md", *sorted(HOME.glob("docs/*.md")), HOME / "runner/demo/README.md"]
+DOCUMENTS = [
+    *(HOME / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md")),
+    *sorted(HOME.glob("docs/*.md")),
+    HOME / "benchmarks/README.md",
+    HOME / "runner/demo/README.md",
+]
 MANIFESTS = sorted((HOME / "manifests").glob("*.yaml"))
+EXAMPLES = re.compile(r"^```yaml(?: \S+)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TOOL: dict[str, Any] = runpy.run_path(str(HOME / "docs/commands.py"))
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def written_by_hand() -> str:
+    """All documents but the page that has the help of every command."""
+    paths = [path for path in DOCUMENTS if path != TOOL["HELP"]]
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(HOME))
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=named)
 def test_every_manifest_is_good(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", str(path)]) == 0
     assert "good" in capsys.readouterr().out
     assert len(plan_of(load(path))) >= 1
 
 
-def test_examples_in_the_readme_are_good(tmp_path: Path) -> None:
-    examples = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    assert len(examples) >= 2
-    for number, text in enumerate(examples):
-        path = tmp_path / f"{number}.yaml"
-        path.write_text(text, encoding="utf-8")
-        assert len(plan_of(load(path))) >= 2
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_examples_are_good(path: Path, tmp_path: Path) -> None:
+    """An example is a manifest or some of its keys."""
+    for name in ("prompts.txt", "prompts.jsonl"):
+        (tmp_path / name).write_text('"a cat"\n"a dog"\n', encoding="utf-8")
+    for number, text in enumerate(EXAMPLES.findall(path.read_text(encoding="utf-8"))):
+        rest = {"model": "model: demo", "prompts": "prompts: [a cat, a dog]"}
+        missing = [line for key, line in rest.items() if key not in yaml.safe_load(text)]
+        manifest = tmp_path / f"{number}.yaml"
+        manifest.write_text("\n".join([text, *missing]), encoding="utf-8")
+        assert len(plan_of(load(manifest))) >= 2
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(HOME)))
+def test_the_readme_has_the_shortest_manifest() -> None:
+    shortest = EXAMPLES.findall(README)[0]
+    assert set(yaml.safe_load(shortest)) == {"model", "dtype", "prompts"}
+    assert len(shortest.splitlines()) == 5
+
+
+def test_commands_print_what_the_documents_show(tmp_path: Path) -> None:
+    TOOL["copy_manifests"](tmp_path)
+    for path in TOOL["documents"]():
+        text = path.read_text(encoding="utf-8")
+        assert TOOL["renewed"](text, tmp_path) == text, f"{path}: make docs"
+
+
+def test_other_output_is_noticed(tmp_path: Path) -> None:
+    shown = "```console\n$ echo 12 images\n11 images\n```\n"
+    assert TOOL["renewed"](shown, tmp_path) == shown.replace("11", "12")
+    measured = "runner: 1 of 2 images\nrunner: complete: 2 of 2 images, 0.5 images/s\n"
+    assert TOOL["alike"](measured, "runner: complete: 2 of 2 images, 1.25 images/s\n")
+    assert not TOOL["alike"](measured, "runner: complete: 3 of 3 images, 0.5 images/s\n")
+
+
+def test_the_page_of_commands_is_their_help() -> None:
+    page = TOOL["HELP"].read_text(encoding="utf-8")
+    assert page.split() == TOOL["help_page"]().split(), "make docs"  # argparse wraps as it likes
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+    for target, place in re.findall(
+        r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", path.read_text(encoding="utf-8")
+    ):
         if "://" not in target:
-            assert (path.parent / target).exists(), target
+            file = path.parent / target if target else path
+            assert file.exists(), target
+            assert not place or place in headings(file), f"{target}#{place}"
 
 
-def test_every_command_and_option_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in COMMANDS:
-        assert re.search(rf"python -m runner \[?{command}\b", README), command
+def headings(path: Path) -> set[str]:
+    """The places that a link can name, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_document_is_linked_in_the_readme() -> None:
+    for path in DOCUMENTS[2:]:
+        assert f"({named(path)})" in README, path
+
+
+def test_every_command_and_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    text = written_by_hand()
+    assert len(TOOL["names"]()) >= 6
+    for command in TOOL["names"]():
+        assert re.search(rf"runner {command}\b", text), command
         with pytest.raises(SystemExit):
             main([command, "--help"])
         for option in set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}:
-            assert option in README, f"{command} {option}"
+            assert option in text, f"{command} {option}"
 
 
-def test_every_key_of_a_manifest_is_told() -> None:
-    from runner.manifest.schema import Manifest, OutputSpec
+def test_every_key_of_a_manifest_is_explained() -> None:
+    from runner.manifest.prompts import PromptItem
+    from runner.manifest.schema import Manifest, OutputSpec, SeedSpec
     from runner.model.spec import ModelSpec
 
-    keys = set(Manifest.model_fields) - {"versions"}
-    for name in keys | set(ModelSpec.model_fields) | set(OutputSpec.model_fields) - {"dir"}:
-        assert re.search(rf"\b{name}\b", README), name
+    text = (HOME / "docs/manifest.md").read_text(encoding="utf-8")
+    for model in (Manifest, ModelSpec, OutputSpec, SeedSpec, PromptItem):
+        for name in model.model_fields:
+            assert re.search(rf"\b{name}\b", text), name
 
 
 def test_every_file_of_the_package_is_in_the_reading_order() -> None:
-    for path in sorted((HOME / "runner").glob("*.py")):
-        if path.name != "__init__.py" and path.name != "errors.py":
+    for path in sorted((HOME / "runner").iterdir()):
+        if path.suffix == ".py" and path.name != "__init__.py":
             assert path.name in README, path.name
+        elif (path / "__init__.py").exists():
+            assert f"  {path.name}/ " in README, path.name
+
+
+def test_every_target_of_make_is_explained() -> None:
+    makefile = (HOME / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^([a-z-]+):.*##", makefile, re.MULTILINE):
+        if target not in ("help", "clean"):  # which say it themselves
+            assert f"`make {target}" in written_by_hand(), target
 
 
 # Case 64: no fixed port in anything that users copy.

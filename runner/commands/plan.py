@@ -5,27 +5,28 @@ from __future__ import annotations  # array[int] is no type at run time before 3
 import json
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from runner.commands.compare import compare, table
 from runner.errors import FolderError, OfflineError, StrategyError
-from runner.folder.journal import merge
-from runner.folder.lock import live_launches
 from runner.folder.names import image_name
-from runner.folder.paths import OutputFolder, told_as_refusal
-from runner.folder.survey import refuse, refuse_to_draw, survey
+from runner.folder.paths import OutputFolder, os_errors_as_refusals
+from runner.folder.refuse import refuse
 from runner.launch.devices import Machine
 from runner.launch.layout import Layout
 from runner.launch.shards import shard
 from runner.launch.world import World
 from runner.manifest.load import Loaded
-from runner.manifest.resolve import Resolved, decide, fill
 from runner.manifest.schema import Manifest
 from runner.model import files as model
 from runner.plan import Fingerprints, Plan, Task
+from runner.prepare.batch_sizes import is_open
+from runner.prepare.look import Look, look
+from runner.prepare.notices import demo_notices
 from runner.prepare.preflight import check
-from runner.prepare.prepare import asked, is_open, notices, recorded_in, settle
+from runner.prepare.strategy import conditions_of, settle
 from runner.say import answer, to_json
 from runner.units import counted
 
@@ -37,7 +38,17 @@ LOOK_AT = 100_000  # images: to compare a folder of more takes longer than the p
 _OPEN_BATCHES = "batch_size auto: batches of one here; the first run tries sizes and records them"
 
 
-@told_as_refusal()
+@dataclass(slots=True)
+class _Checked:
+    """What the model's configs say, where they are at hand."""
+
+    manifest: Manifest  # with its strategy settled
+    is_checked: bool = True
+    remarks: list[str] = field(default_factory=list)
+    comparison: dict[str, Any] | None = None
+
+
+@os_errors_as_refusals()
 def show(
     loaded: Loaded,
     output: Path,
@@ -50,74 +61,77 @@ def show(
     run with this world size would raise, as far as the model's configs are at hand."""
     folder = OutputFolder(output, loaded.manifest.output)
     folder.check()
-    recorded = recorded_in(folder)
-    resolved = decide(loaded.manifest, recorded)
-    is_drawn = loaded.manifest.seed is None and recorded is None
-    manifest, offline = _with_revision(loaded.manifest, resolved)
-    plan = Plan(manifest, loaded.prompts, loaded.root)
-    if is_drawn:
-        refuse_to_draw(folder, plan)
     world = World(world_size=world_size)
-    remarks, fingerprints, comparison = list[str](), None, None
+    seen, offline = _look(loaded, folder)
+    if offline is None:
+        checked = _check(seen, world, machine, as_json=as_json)
+    elif machine is not None:
+        raise offline
+    else:
+        words = f"parameters, sizes and strategy not checked: {offline}"
+        checked = _Checked(seen.manifest, False, [words])
+    remarks = [*checked.remarks, *_remarks(seen)]
+    fingerprints = seen.fingerprints if checked.is_checked and not seen.is_drawn else None
+    finished = _finished(seen, remarks) if fingerprints else None
+    layout = checked.manifest.strategy.layout(world)
+    about = _about(checked.manifest, seen, layout, world_size, remarks)
+    about["finished"] = finished
+    if checked.comparison is not None:
+        about["comparison"] = checked.comparison
+    tasks = _tasks(seen, layout, fingerprints)
+    (_print_json if as_json else _print_table)(about, tasks)
+
+
+def _look(loaded: Loaded, folder: OutputFolder) -> tuple[Look, OfflineError | None]:
+    """The folder, with the model's revision where anybody can be asked for it."""
+    seen = look(loaded, folder)
     try:
-        if offline is not None:
-            raise offline
-        configs = model.configs(manifest.model)
-        check(plan, configs)
-        comparison = compare(plan, configs, machine) if machine is not None else None
-        found = settle(plan, asked(plan, configs, world, None, machine), world)
-        remarks += [line for line in (found.choice, *found.remarks) if line]
-        manifest = manifest.model_copy(update={"strategy": found.strategy})
-        if not is_drawn:
-            fingerprints = Fingerprints(manifest, model.identity(manifest.model))
+        seen = seen.with_revision()
+        model.configs(seen.manifest.model)
     except OfflineError as error:
-        if machine is not None:
-            raise
-        remarks.append(f"parameters, sizes and strategy not checked: {error}")
+        return seen, error
+    return seen, None
+
+
+def _check(seen: Look, world: World, machine: Machine | None, *, as_json: bool) -> _Checked:
+    """What a run would check before weights load."""
+    plan, configs = seen.plan, model.configs(seen.manifest.model)
+    check(plan, configs)
+    comparison = compare(plan, configs, machine) if machine is not None else None
+    try:
+        found = settle(plan, conditions_of(plan, configs, world, None, machine), world)
     except StrategyError:
         if comparison is not None:  # what would fit helps where the manifest's strategy does not
-            lines = [to_json({"comparison": comparison})] if as_json else table(comparison)
-            answer("\n".join(lines))
+            answer(to_json({"comparison": comparison}) if as_json else "\n".join(table(comparison)))
         raise
-    layout = manifest.strategy.layout(world)
-    remarks += notices(plan)
-    if is_open(manifest):
+    manifest = seen.manifest.model_copy(update={"strategy": found.strategy})
+    remarks = [line for line in (found.choice, *found.remarks) if line]
+    return _Checked(manifest, True, remarks, comparison)
+
+
+def _remarks(seen: Look) -> list[str]:
+    """What to know of the plan before the start."""
+    plan = seen.plan
+    remarks = demo_notices(plan)
+    if is_open(seen.manifest):
         remarks.append(_OPEN_BATCHES)
-    if len(plan) > ADVISE_FOLDERS and not manifest.output.images_per_folder:
+    if len(plan) > ADVISE_FOLDERS and not seen.manifest.output.images_per_folder:
         remarks.append(
             f"{len(plan)} images in one folder are slow to list; set "
             f"output: {{images_per_folder: 1000}}"
         )
-    tasks = _tasks(plan, layout, fingerprints, is_drawn=is_drawn)
-    finished = _finished(folder, plan, fingerprints, remarks) if fingerprints else None
-    about = _about(manifest, plan, folder, layout, world_size, remarks, is_drawn=is_drawn)
-    about["finished"] = finished
-    if comparison is not None:
-        about["comparison"] = comparison
-    (_print_json if as_json else _print_table)(about, tasks)
+    return remarks
 
 
-def _with_revision(manifest: Manifest, resolved: Resolved) -> tuple[Manifest, OfflineError | None]:
-    """The manifest with nothing open, but for a revision that nobody can be asked for."""
-    spec = manifest.model.model_copy(update={"revision": resolved.revision})
-    try:
-        resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
-    except OfflineError as error:
-        return fill(manifest, resolved), error
-    return fill(manifest, resolved), None
-
-
-def _finished(
-    folder: OutputFolder, plan: Plan, fingerprints: Fingerprints, remarks: list[str]
-) -> int | None:
+def _finished(seen: Look, remarks: list[str]) -> int | None:
     """How many images a run would keep; None for a long list. What it would refuse is a remark."""
+    folder = seen.folder
     if not folder.dir.is_dir():
         return 0
-    if len(plan) > LOOK_AT:
+    if len(seen.plan) > LOOK_AT:
         remarks.append(f"what is in {folder.dir} was not looked at: more than {LOOK_AT} images")
         return None
-    record = merge(folder.journals, len(plan))
-    found = survey(folder, plan, fingerprints, record, live_launches(folder))
+    found = seen.survey()
     try:
         refuse(folder, found, regenerate=False)
     except FolderError as error:
@@ -135,12 +149,9 @@ def _owners(plan: Plan, layout: Layout) -> tuple[array[int], array[int]]:
 
 
 def _tasks(
-    plan: Plan,
-    layout: Layout,
-    fingerprints: Fingerprints | None,
-    *,
-    is_drawn: bool,
+    seen: Look, layout: Layout, fingerprints: Fingerprints | None
 ) -> Iterator[dict[str, Any]]:
+    plan = seen.plan
     owner = _owners(plan, layout)
     for task in plan.tasks():
         yield {
@@ -148,7 +159,7 @@ def _tasks(
             "file_name": image_name(task.index, plan.manifest.output.images_per_folder),
             "prompt_index": task.prompt_index,
             "prompt": task.prompt,
-            "seed": None if is_drawn and not _has_own_seed(plan, task) else task.seed,
+            "seed": None if seen.is_drawn and not _has_own_seed(plan, task) else task.seed,
             "parameters": dict(task.parameters),
             "batch": owner[0][task.index],
             "replica": owner[1][task.index],
@@ -161,23 +172,17 @@ def _has_own_seed(plan: Plan, task: Task) -> bool:
 
 
 def _about(
-    manifest: Manifest,
-    plan: Plan,
-    folder: OutputFolder,
-    layout: Layout,
-    world_size: int,
-    remarks: list[str],
-    *,
-    is_drawn: bool,
+    manifest: Manifest, seen: Look, layout: Layout, world_size: int, remarks: list[str]
 ) -> dict[str, Any]:
+    plan = seen.plan
     numbers = range(plan.batch_count)
     return {
         "model": manifest.model.id,
         "revision": manifest.model.revision,
         "dtype": manifest.dtype,
         "strategy": manifest.strategy.model_dump(),
-        "output": str(folder.dir),
-        "seed": None if is_drawn or not manifest.seed else manifest.seed.model_dump(),
+        "output": str(seen.folder.dir),
+        "seed": None if seen.is_drawn or not manifest.seed else manifest.seed.model_dump(),
         "parameters": manifest.parameters,
         "prompts": len(plan.prompts),
         "images": len(plan),

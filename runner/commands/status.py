@@ -2,33 +2,34 @@
 
 import contextlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.errors import DiskError, ExitCode, FolderError, refusal
-from runner.folder import reports as report
-from runner.folder.journal import launch_of, merge
-from runner.folder.lock import live_launches
-from runner.folder.merged_record import Record
-from runner.folder.paths import OutputFolder, told_as_refusal
-from runner.folder.reports import Launch
-from runner.folder.survey import Survey, asked_images, refuse, refuse_to_draw, survey
-from runner.launch.shards import Shard
+from runner.errors import DiskError, ExitCode, FolderError, RefusedError
+from runner.folder import summary
+from runner.folder.counts import Launch, count
+from runner.folder.paths import OutputFolder, os_errors_as_refusals
+from runner.folder.refuse import refuse
+from runner.folder.reports import rebuild
+from runner.folder.scan import scan
+from runner.folder.survey import Survey
+from runner.launch.shards import Part
 from runner.manifest.load import Loaded
-from runner.manifest.resolve import decide, fill
-from runner.model import files as model
-from runner.plan import Fingerprints, Plan
-from runner.prepare.prepare import recorded_in
+from runner.plan import wanted_images
+from runner.prepare.look import Look, look
 from runner.units import counted
 
 __all__ = ["status"]
 
-REST_OF_A_PART = "the last launch was to make a part; run without --limit, or the other shards"
+REST_OF_A_PART = (
+    "the last launch covered part of the job; run without --limit, or run the other shards"
+)
 COUNTED = ("images", "done", "failed", "skipped", "missing", "made")
 
 
-@told_as_refusal()
-def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) -> dict[str, Any]:
+@os_errors_as_refusals()
+def status(loaded: Loaded, output: Path, limit: int | None, part: Part | None) -> dict[str, Any]:
     """The summary, counted anew; its `exit_code` is that of the job that was asked about. Only
     reads, but brings the reports up to date that a killed job left behind.
 
@@ -36,69 +37,76 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
     """
     folder = OutputFolder(output, loaded.manifest.output)
     folder.check()
-    if (why := folder.refusal()) and not live_launches(folder):
-        raise refusal(f"the last launch was refused: {why}", ExitCode.REFUSED)
-    recorded, live = recorded_in(folder), live_launches(folder)
-    manifest = fill(loaded.manifest, decide(loaded.manifest, recorded))
-    plan = Plan(manifest, loaded.prompts, loaded.root)
-    fingerprints = Fingerprints(manifest, model.identity(manifest.model))
-    if recorded is None:
-        if loaded.manifest.seed is None:
-            refuse_to_draw(folder, plan)
-        return _never_run(folder, plan, fingerprints)
-    known, record = report.read_summary(folder), merge(folder.journals, len(plan))
-    launch, unfit = report.last_launch(known, record), ""
-    is_running = bool(live) and part is None
+    seen = look(loaded, folder)
+    if (why := folder.refusal()) and not seen.live:
+        raise RefusedError(f"the last launch was refused: {why}")
+    if seen.recorded is None:
+        return _never_run(seen)
+    known = summary.read_summary(folder)
+    is_running = bool(seen.live) and part is None
+    launch = _launch_of(seen, known, is_running=is_running)
+    states, unfit = _states(seen)
+    counts = count(states, seen.record, wanted_images(seen.plan, limit, part), launch)
+    account = seen.record.account(launch.id)
     if is_running:
-        launch = launch if launch.id in live else Launch("", 0)  # it only begins
-        launch.seconds = round(time.time() - launch.started, 3) if launch.id else None
-    if live:
-        states = record.states(plan, fingerprints, folder.scan(len(plan)).sizes)
+        values = summary.summarize("running", counts, launch, account)
     else:
-        found = _survey(folder, plan, fingerprints, record)
-        states, unfit = found.states, _refusal(folder, found)
-    counts = report.count(states, record, asked_images(plan, limit, part), launch)
-    account = record.account(launch.id)
-    is_over = report.is_over(counts, account, manifest.max_failures)
-    outcome = "running" if is_running else report.outcome(counts, gave_up=is_over)
-    summary = report.summarize(outcome, counts, launch, account)
+        values = summary.conclude(counts, launch, account, seen.manifest.max_failures)
     if unfit:
-        return {**summary, "exit_code": int(ExitCode.REFUSED), "sentence": f"refused: {unfit}"}
+        return {**values, "exit_code": int(ExitCode.REFUSED), "sentence": f"refused: {unfit}"}
     # Without journals there is nothing to write that the reports do not know better.
-    if not live and record.journals and _is_stale(known, summary):
+    if not seen.live and seen.record.journals and _is_stale(known, values):
         with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
-            report.rebuild(folder, plan, record, states, launch.id)
-            report.write_summary(folder, summary, launch.id)
+            rebuild(folder, seen.plan, seen.record, states, launch.id)
+            summary.write_summary(folder, values, launch.id)
     is_of_all = limit is None and part is None and known.get("outcome") == "limited"
-    remedy = REST_OF_A_PART if is_of_all else report.GO_ON
-    return {**summary, "sentence": report.sentence(summary, counts, folder, remedy)}
+    remedy = REST_OF_A_PART if is_of_all else summary.GO_ON
+    return {**values, "sentence": summary.sentence(values, counts, folder, remedy)}
 
 
-def _never_run(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints) -> dict[str, Any]:
+def _launch_of(seen: Look, known: Mapping[str, Any], *, is_running: bool) -> Launch:
+    """The last launch, or the one that runs."""
+    launch = summary.last_launch(known, seen.record)
+    if is_running:
+        launch = launch if launch.id in seen.live else Launch("", 0)  # it only begins
+        launch.seconds = round(time.time() - launch.started, 3) if launch.id else None
+    return launch
+
+
+def _states(seen: Look) -> tuple[bytearray, str]:
+    """How each image stands, and what a run would be refused for, or ""."""
+    if seen.live:
+        sizes = scan(seen.folder, len(seen.plan)).sizes
+        return seen.record.states(seen.plan, seen.fingerprints, sizes), ""
+    found = _survey(seen)
+    return found.states, _refusal(seen.folder, found)
+
+
+def _never_run(seen: Look) -> dict[str, Any]:
     """No run has begun the folder, or its manifest.yaml is gone. Raises FolderError for what a run
-    would refuse whatever the seed and the revision become that it settles."""
-    there, words = 0, "never run"
+    would refuse, whichever seed and revision it settles."""
+    folder, images = seen.folder, len(seen.plan)
+    finished, words = 0, "never run"
     if folder.dir.is_dir():
-        found = _survey(folder, plan, fingerprints, merge(folder.journals, len(plan)))
-        if there := found.finished + len(found.changed):
+        found = _survey(seen)
+        if finished := found.finished + len(found.changed):
             words = f"{folder.manifest.name} is gone, run the same command again to go on"
         found.changed.clear()
         refuse(folder, found, regenerate=False)
     return {
         "outcome": "interrupted",
         "exit_code": int(ExitCode.INCOMPLETE),
-        "images": len(plan),
-        "sentence": f"{words}: {there} of {counted(len(plan), 'image')} in {folder.dir}",
+        "images": images,
+        "sentence": f"{words}: {finished} of {counted(images, 'image')} in {folder.dir}",
     }
 
 
-def _survey(folder: OutputFolder, plan: Plan, fingerprints: Fingerprints, record: Record) -> Survey:
+def _survey(seen: Look) -> Survey:
     """How the images stand, and those that a run would adopt put into the record.
 
     An unclean end is taken on trust: only a run reads all of its files.
     """
-    trusted = set(map(launch_of, record.unclean))
-    found = survey(folder, plan, fingerprints, record, trusted)
+    found, record = seen.survey(trusts_journals=True), seen.record
     for index, done in found.adopted.items():
         record.add_done(index, done._replace(generation=record.generation + 1))
     return found

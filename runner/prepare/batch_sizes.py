@@ -15,13 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import InterruptedRunError
+from runner.launch.devices import set_device
 from runner.launch.stop import Stop
-from runner.plan import Task, pixels_of, size_name
+from runner.manifest.schema import Manifest
+from runner.model import files as model
+from runner.model.proven import why_batch_1
+from runner.plan import Plan, Task, pixels_of, size_name
+from runner.prepare.rank import Rank
 from runner.render.results import DroppedError, Renderer
 from runner.say import say
 from runner.units import counted
 
-__all__ = ["probe"]
+__all__ = ["find_batch_sizes", "is_open", "probe"]
 
 STEPS = 4  # of a trial, at most: enough to tell what a step costs beside the decoder
 GAIN = 1.05  # in images per second, below which a larger batch is not worth its memory
@@ -33,6 +38,31 @@ SHORT_S = 0.5  # trials shorter than this are repeated
 REPEATS = 3
 CANDIDATES = 3  # tasks of a size: one that fails of itself says nothing about batches
 DEADLY = 2  # launches that died of a batch
+
+
+def is_open(manifest: Manifest) -> bool:
+    """Whether batch sizes are still to be found."""
+    return manifest.batch_size == "auto" and not manifest.batch_sizes
+
+
+def find_batch_sizes(
+    rank: Rank, plan: Plan, manifest: Manifest
+) -> tuple[dict[str, int], Renderer | None]:
+    """Size → images of one call, and the pipeline that they were tried on."""
+    strategy, spec, world, stop = manifest.strategy, manifest.model, rank.world, rank.stop
+    name = model.index_of(model.configs(spec), spec.id)["_class_name"]
+    if not strategy.tries_batches or why_batch_1(name):
+        return {"default": 1}, None
+    from runner.render.load import load
+
+    folder = model.local_folder(spec) or model.download(spec)
+    device = set_device(world, share=strategy.shares_node)
+    renderer = load(
+        manifest, folder, device=device, world=world, stop=stop, comes_again=plan.comes_again
+    )
+    replicas = strategy.layout(world).replicas * (rank.job.part[1] if rank.job.part else 1)
+    note, warms_up = rank.folder.trial, manifest.compile
+    return probe(renderer, plan.tasks(), replicas, stop, note, warms_up=warms_up), renderer
 
 
 def probe(

@@ -1,404 +1,204 @@
-"""Before the work: rank 0 looks at the folder and the model, refuses or decides, and tells all."""
+"""Before the work, on rank 0: look at the folder and the model, refuse or decide."""
 
 from __future__ import annotations  # array[int] is no type at run time before 3.12
 
-import base64
 import contextlib
 import dataclasses
-import itertools
-import json
 import operator
 import time
-import zlib
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from runner import demo
-from runner.errors import (
-    FolderError,
-    InterruptedRunError,
-    ManifestError,
-    Problem,
-    RefusedError,
-    RunnerError,
-    StrategyError,
-    refusal,
-)
-from runner.folder import space as disk
+from runner.errors import FolderError, RefusedError
+from runner.folder import space
+from runner.folder.clear import clear
 from runner.folder.files import replace
-from runner.folder.journal import Journal, merge, pack
+from runner.folder.journal import Journal
 from runner.folder.lock import FolderLock, guard, live_launches
 from runner.folder.merged_record import LOST
-from runner.folder.paths import HEADER, OutputFolder, told_as_refusal
-from runner.folder.survey import (
-    asked_images,
-    clear,
-    named,
-    pending_batches,
-    refuse,
-    refuse_to_draw,
-    survey,
-)
-from runner.launch.crashes import quarantined
-from runner.launch.devices import Machine, set_device, this_machine
-from runner.launch.heartbeat import Pulse
-from runner.launch.shards import Shard, open_shards
-from runner.launch.stop import Stop
-from runner.launch.store import Store
-from runner.launch.world import World
-from runner.manifest.load import Loaded, parse
-from runner.manifest.prompts import FilePrompts
+from runner.folder.pack import pack
+from runner.folder.paths import HEADER, OutputFolder, os_errors_as_refusals
+from runner.folder.refuse import refuse
+from runner.folder.survey import Survey, pending_batches
+from runner.launch.crashes import deaths, quarantined
 from runner.manifest.resolve import Resolved, decide, dump, fill
 from runner.manifest.schema import Manifest
 from runner.model import files as model
-from runner.model.weights import component_bytes
-from runner.plan import Fingerprints, Plan
-from runner.prepare.preflight import check
-from runner.render import compiled
+from runner.plan import Plan, wanted_images
+from runner.prepare.assignment import Assignment
+from runner.prepare.batch_sizes import find_batch_sizes, is_open
+from runner.prepare.look import Look, look, recorded_in
+from runner.prepare.proof import compares_first_image
+from runner.prepare.rank import Job, Rank
+from runner.prepare.strategy import check_here
+from runner.render.results import Renderer
 from runner.say import say
-from runner.strategies import Asked, Resolution
+from runner.units import first_few
 
-__all__ = [
-    "Job",
-    "Start",
-    "asked",
-    "hear",
-    "is_open",
-    "notices",
-    "prepare",
-    "recorded_in",
-    "refusal_noted",
-    "settle",
-    "tell",
-    "tell_error",
-]
+__all__ = ["Preparation", "prepare"]
 
-PROBE_PATIENCE_S = 1800.0  # for a sibling shard that tries batch sizes, model download included
-LOOKED_AT = 10_000  # prompts, for words that the demo model does not know
+TRIAL_PATIENCE_S = 1800.0  # for a sibling shard that tries batch sizes, model download included
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What the command line asks for."""
+class Preparation:
+    """The assignment of a launch, and what rank 0 alone knows of it."""
 
-    loaded: Loaded
-    output: Path
-    limit: int | None = None
-    regenerate: bool = False
-    self_check: bool = False
-    shard: Shard | None = None
+    assignment: Assignment
+    missing: int  # images to make
+    finished: int  # images that were there
+    choice: str  # what `auto` chose and why
+    renderer: Renderer | None  # where the model was loaded already, to try batch sizes
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """What is to do, the same on every rank."""
+class _Settled:
+    """What was decided where there is work to do."""
 
-    launch: str
-    generation: int
     resolved: Resolved
-    manifest: Manifest
     plan: Plan
-    fingerprints: Fingerprints
-    pending: array[int]  # numbers of batches
-    deaths: dict[int, int] = field(default_factory=dict)  # see crashes.py
-    begun: float = 0.0  # when the launch did, by this process's monotonic clock
-    missing: int = 0  # images to make; known to rank 0
-    finished: int = 0  # images that were there; known to rank 0
-    choice: str = ""  # what `auto` chose and why; known to rank 0
-    renderer: Any = None  # where rank 0 has loaded the model already
+    choice: str = ""
+    compares_first: bool = False
+    renderer: Renderer | None = None
+
+
+@os_errors_as_refusals()
+def prepare(rank: Rank, lock: FolderLock) -> Preparation:
+    """Take the folder, look at it, check and decide. Raises RefusedError in any form: no image was
+    touched until then."""
+    begun = time.monotonic()
+    job, folder = rank.job, rank.folder
+    _take(rank, lock)
+    with _refusal_noted(folder, lock):
+        seen = _look(job, folder, lock.launch)
+        found = seen.survey(but=lock.launch)
+        refuse(folder, found, regenerate=job.regenerate)
+        died = deaths(rank.store, rank.world.world_size)
+        crashed = [index for index in quarantined(died) if found.todo[index]]
+        for index in crashed:
+            found.todo[index] = 0
+        settled = _settle(rank, seen, found, lock.launch)
+        manifest = fill(job.loaded.manifest, settled.resolved)
+        wanted = wanted_images(settled.plan, job.limit, job.part)
+        _record_survey(seen, found, wanted, crashed, lock.launch)
+        if not is_open(manifest):  # with nothing to do; a sibling shard may have settled it
+            _record_manifest(folder, manifest, settled.choice, lock.launch)
+    assignment = Assignment(
+        launch=lock.launch,
+        # The survey's own journal came between the last launch and this one.
+        generation=seen.record.generation + 2,
+        begun=begun,
+        resolved=settled.resolved,
+        manifest=manifest,
+        plan=settled.plan,
+        fingerprints=seen.fingerprints,
+        pending=_pending(seen, settled.plan, found, wanted),
+        compares_first=settled.compares_first,
+        deaths=died,
+    )
+    return Preparation(
+        assignment,
+        missing=sum(map(operator.and_, found.todo, wanted)),
+        finished=found.finished,
+        choice=settled.choice,
+        renderer=settled.renderer,
+    )
 
 
 @contextlib.contextmanager
-def refusal_noted(folder: OutputFolder, lock: FolderLock) -> Iterator[None]:
-    """Leaves a word for `status` where a launch is refused that has the folder for itself; what is
-    wrong with the folder `status` sees by itself."""
+def _refusal_noted(folder: OutputFolder, lock: FolderLock) -> Iterator[None]:
+    """Leave a note for `status` where a launch is refused. What is wrong with the folder `status`
+    sees by itself."""
     try:
         yield
     except RefusedError as error:
-        if lock.is_held and not isinstance(error, FolderError):
+        if not isinstance(error, FolderError):
             replace(folder.refused, (str(error).encode(),), lock.launch)
         raise
 
 
-@told_as_refusal()
-def prepare(
-    job: Job,
-    folder: OutputFolder,
-    lock: FolderLock,
-    world: World,
-    deaths: dict[int, int],
-    stop: Stop,
-) -> Start:
-    """Rank 0 alone. Raises RefusedError in any form: no image was touched until then."""
-    begun = time.monotonic()
+def _take(rank: Rank, lock: FolderLock) -> None:
+    """Make the folder and lock it; forget what earlier launches were asked."""
+    folder, stop_file = rank.folder, rank.folder.stop_file(rank.job.part)
     folder.prepare()
     lock.acquire()
     folder.refused.unlink(missing_ok=True)
-    folder.stop_file(job.shard).unlink(missing_ok=True)  # a new launch means: go on
-    stop.watch_file(folder.stop_file(job.shard))
-    start = _settle(job, folder, lock.launch)
-    record = merge(folder.journals, len(start.plan))
-    live = live_launches(folder) - {lock.launch}
-    found = survey(folder, start.plan, start.fingerprints, record, live)
-    refuse(folder, found, regenerate=job.regenerate)
-    wanted = asked_images(start.plan, job.limit, job.shard)
-    crashed = [index for index in quarantined(deaths) if found.todo[index]]
-    for index in crashed:
-        found.todo[index] = 0
-    # What ended a replica may do so again: the others first.
-    lost = {index for index, failed in record.failed.items() if failed.kind == LOST}
-    pending = pending_batches(start.plan, found.todo, wanted, lost)
-    # Which batches are a shard's own is not known before their sizes are.
-    has_work = bool(pending) or (job.shard is not None and any(found.todo))
-    if has_work:
-        start = preflight(start, world)
-        disk.check(folder)
-    if has_work and is_open(start.manifest):
-        start = _settle_batches(start, job, folder, world, stop)
-        wanted = asked_images(start.plan, job.limit, job.shard)
-        pending = pending_batches(start.plan, found.todo, wanted, lost)
-    journal = Journal(folder.journals, record.generation + 1, world.rank, lock.launch)
-    if found.beyond:
-        names = named(path.name for path in found.beyond)
-        say(f"removing what is beyond the list: {names}")
-    clear(folder, found, journal, record, live, wanted)
-    for index in crashed:
-        fingerprint = start.fingerprints.of(start.plan.task(index))
-        journal.failed(index, fingerprint, "crashed", "its process died, and again alone", "")
-    journal.close()
-    pack(folder.journals, record, live_launches(folder), lock.launch)
-    if not is_open(start.manifest):  # with nothing to do; a sibling shard may have settled it
-        _record(folder, start)
-    # The survey's own journal came between the last launch and this one.
-    return dataclasses.replace(
-        start,
-        generation=record.generation + 2,
-        pending=pending,
-        begun=begun,
-        missing=sum(map(operator.and_, found.todo, wanted)),
-        finished=found.finished,
-        deaths=deaths,
-    )
+    stop_file.unlink(missing_ok=True)  # a new launch means: go on
+    rank.stop.watch_file(stop_file)
 
 
-def _settle(job: Job, folder: OutputFolder, launch: str) -> Start:
-    """The plan with its seed and revision. Of sibling shards the first settles what is open for
-    all."""
+def _look(job: Job, folder: OutputFolder, launch: str) -> Look:
+    """The folder, with seed and revision settled. Of sibling shards the first settles for all."""
     with guard(folder.locks / "guard"):
-        recorded = recorded_in(folder)
-        resolved = decide(job.loaded.manifest, recorded)
-        spec = job.loaded.manifest.model.model_copy(update={"revision": resolved.revision})
-        resolved = resolved.model_copy(update={"revision": model.resolve(spec)})
-        start = _start(job, resolved, launch)
-        if recorded is None:
-            if job.loaded.manifest.seed is None:
-                refuse_to_draw(folder, start.plan)
-            _record(folder, start)
-    return start
+        seen = look(job.loaded, folder).with_revision()
+        if seen.recorded is None:
+            _ = seen.plan  # refused where a seed would be drawn beside finished images
+            _record_manifest(folder, seen.manifest, "", launch)
+    return seen
 
 
-def _record(folder: OutputFolder, start: Start) -> None:
-    """Write the manifest as run."""
-    choice = f"# {start.choice}\n" if start.choice else ""
-    parts = (HEADER, choice, dump(start.manifest))
-    replace(folder.manifest, (part.encode() for part in parts), start.launch)
-
-
-def _start(job: Job, resolved: Resolved, launch: str) -> Start:
+def _settle(rank: Rank, seen: Look, found: Survey, launch: str) -> _Settled:
+    """Strategy and batch sizes, where there is work to do."""
+    job, folder = rank.job, rank.folder
+    wanted = wanted_images(seen.plan, job.limit, job.part)
+    # Which batches are a shard's own is not known before their sizes are.
+    has_work = any(found.todo) if job.part else any(map(operator.and_, found.todo, wanted))
+    if not has_work:
+        return _Settled(seen.resolved, seen.plan)
+    resolution = check_here(seen.plan, rank.world)
+    resolved = seen.resolved.model_copy(update={"strategy": resolution.strategy})
+    space.check(folder)
     manifest = fill(job.loaded.manifest, resolved)
-    fingerprints = Fingerprints(manifest, model.identity(manifest.model))
-    plan = Plan(manifest, job.loaded.prompts, job.loaded.root)
-    return Start(launch, 0, resolved, manifest, plan, fingerprints, array("Q"))
+    configs = model.configs(manifest.model)
+    compares = compares_first_image(manifest, configs, folder, is_asked=job.self_check)
+    settled = _Settled(resolved, seen.plan, resolution.choice, compares)
+    return _settle_batches(rank, seen, settled, launch) if is_open(manifest) else settled
 
 
-def recorded_in(folder: OutputFolder) -> Manifest | None:
-    """The manifest as an earlier run resolved it. Raises ManifestError where it is damaged."""
-    try:
-        return parse(folder.manifest)[0] if folder.manifest.is_file() else None
-    except ManifestError as error:
-        remedy = (
-            "not as the runner wrote it; bring it back from a copy, or remove it and run again: "
-            "the images tell what they were made with"
-        )
-        raise ManifestError([*error.problems, Problem(str(folder.manifest), remedy)]) from None
-
-
-def preflight(start: Start, world: World) -> Start:
-    """Check what can be known before weights load, and settle the strategy.
-
-    Raises StrategyError, ModelError, LaunchError.
-    """
-    device = set_device(world)
-    if device.type == "cpu" and start.manifest.dtype == "float16":
-        raise StrategyError("dtype float16 needs a GPU, and there is none; use float32 or bfloat16")
-    folder = model.configs(start.manifest.model)
-    check(start.plan, folder)
-    found = settle(start.plan, asked(start.plan, folder, world, device.type), world)
-    kept = compiled.check_machine(device) if start.manifest.compile else ""
-    for line in [found.choice, *found.remarks, kept]:
-        if line:
-            say(line)
-    settled = {"strategy": found.strategy}
-    return dataclasses.replace(
-        start,
-        resolved=start.resolved.model_copy(update=settled),
-        manifest=start.manifest.model_copy(update=settled),
-        choice=found.choice,
-    )
-
-
-def settle(plan: Plan, job: Asked, world: World) -> Resolution:
-    """The manifest's strategy with nothing open. Raises StrategyError."""
-    found = plan.manifest.strategy.resolve(job, world)
-    strategy = found.strategy
-    if plan.manifest.on_out_of_memory == "offload" and (strategy.ranks > 1 or strategy.shares_node):
-        raise StrategyError(
-            f"on_out_of_memory: offload: with {strategy.kind} the parts of the model stay where "
-            f"they are; use tile"
-        )
-    if plan.manifest.compile:
-        compiled.check(job, strategy, plan.manifest.on_out_of_memory)
-    return found
-
-
-def is_open(manifest: Manifest) -> bool:
-    """Whether batch sizes are still to be found."""
-    return manifest.batch_size == "auto" and not manifest.batch_sizes
-
-
-def _settle_batches(
-    start: Start, job: Job, folder: OutputFolder, world: World, stop: Stop
-) -> Start:
+def _settle_batches(rank: Rank, seen: Look, settled: _Settled, launch: str) -> _Settled:
     """Find the batch sizes, record them, and cut the plan anew. One launch at a time: sibling
     shards take what the first has found."""
-    with guard(folder.locks / "batches", PROBE_PATIENCE_S):
-        recorded = recorded_in(folder)
-        sizes = decide(job.loaded.manifest, recorded).batch_sizes
-        renderer = start.renderer
+    loaded, folder, renderer = seen.loaded, seen.folder, None
+    with guard(folder.locks / "batches", TRIAL_PATIENCE_S):
+        sizes = decide(loaded.manifest, recorded_in(folder)).batch_sizes
         if not sizes:
-            sizes, renderer = _try_batches(start, job, folder, world, stop)
-        resolved = start.resolved.model_copy(update={"batch_sizes": sizes})
-        settled = _start(job, resolved, start.launch)
-        start = dataclasses.replace(settled, choice=start.choice, renderer=renderer)
-        _record(folder, start)
+            manifest = fill(loaded.manifest, settled.resolved)
+            sizes, renderer = find_batch_sizes(rank, settled.plan, manifest)
+        resolved = settled.resolved.model_copy(update={"batch_sizes": sizes})
+        manifest = fill(loaded.manifest, resolved)
+        _record_manifest(folder, manifest, settled.choice, launch)
     found = ", ".join(f"{count} for {name}" for name, count in sizes.items())
     say(f"batch_size auto: {found}")
-    return start
+    plan = Plan(manifest, loaded.prompts, loaded.root)
+    return dataclasses.replace(settled, resolved=resolved, plan=plan, renderer=renderer)
 
 
-def _try_batches(
-    start: Start, job: Job, output: OutputFolder, world: World, stop: Stop
-) -> tuple[dict[str, int], Any]:
-    """Batch sizes, and the pipeline that they were tried on."""
-    strategy, spec = start.manifest.strategy, start.manifest.model
-    if not strategy.tries_batches:
-        return {"default": 1}, None
-    from runner.prepare.batch_sizes import probe
-    from runner.render.load import load
-
-    folder = model.local_folder(spec) or model.download(spec)
-    device = set_device(world, share=strategy.shares_node)
-    again = start.plan.comes_again
-    renderer = load(start.manifest, folder, strategy, device, stop, world, comes_again=again)
-    replicas = strategy.layout(world).replicas * (job.shard[1] if job.shard else 1)
-    warms_up = start.manifest.compile
-    found = probe(renderer, start.plan.tasks(), replicas, stop, output.trial, warms_up=warms_up)
-    return found, renderer
+def _pending(seen: Look, plan: Plan, found: Survey, wanted: bytearray) -> array[int]:
+    """The batches to make. What ended a replica may do so again: those come last."""
+    lost = {index for index, failed in seen.record.failed.items() if failed.kind == LOST}
+    return pending_batches(plan, found.todo, wanted, lost)
 
 
-def asked(
-    plan: Plan, folder: Path, world: World, device: str | None, machine: Machine | None = None
-) -> Asked:
-    """What a strategy's preconditions look at; `device` is None where the work is not done here,
-    `machine` the one that will do it then."""
-    manifest = plan.manifest
-    spec, dtype = manifest.model, manifest.dtype
-    return Asked(
-        model=manifest.model.id,
-        folder=folder,
-        dtype=dtype,
-        batch_size=manifest.largest_batch,
-        images=plan.tasks,
-        where=plan.where,
-        device=device,
-        component_bytes=lambda: component_bytes(spec, dtype),
-        machine=lambda: machine or this_machine(world),
-        planned=machine,
-        trusts_code=spec.trust_remote_code,
-    )
+def _record_survey(
+    seen: Look, found: Survey, wanted: bytearray, crashed: Sequence[int], launch: str
+) -> None:
+    """Remove what is in the way, and put what the survey learned into a journal of its own."""
+    folder, record = seen.folder, seen.record
+    journal = Journal(folder.journals, record.generation + 1, 0, launch)
+    if found.beyond:
+        names = first_few([path.name for path in found.beyond])
+        say(f"removing what is beyond the list: {names}")
+    clear(folder, found, journal, record, seen.live - {launch}, wanted)
+    for index in crashed:
+        fingerprint = seen.fingerprints.of(seen.plan.task(index))
+        journal.failed(index, fingerprint, "crashed", "its process died, and again alone", "")
+    journal.close()
+    pack(folder.journals, record, live_launches(folder), launch)
 
 
-def notices(plan: Plan) -> list[str]:
-    """What the user should know of the bundled model's limits, a line each."""
-    if plan.manifest.model.id != "demo":
-        return []
-    lines = []
-    first = itertools.islice(plan.prompts, LOOKED_AT)
-    strange = next((item.prompt for item in first if not demo.knows(item.prompt)), None)
-    if strange is not None:
-        words = ", ".join(sorted(demo.WORDS))
-        lines.append(f'the demo model knows no word of "{strange[:60]}"; its words: {words}')
-    for size in plan.sizes:
-        if size not in demo.SIZES:
-            known = ", ".join(f"{width}×{height}" for height, width in sorted(demo.SIZES))
-            lines.append(
-                f"the demo model was not trained for {size[1]}×{size[0]}; it knows {known}"
-            )
-    return lines
-
-
-def tell(job: Job, start: Start, store: Store, replicas: int) -> None:
-    """Rank 0's word to the others, and the counters that they share."""
-    open_shards(store, replicas)
-    values = {
-        "launch": start.launch,
-        "generation": start.generation,
-        "age_s": time.monotonic() - start.begun,
-        "checksum": _checksum(job.loaded),
-        "resolved": start.resolved.model_dump(),
-        "deaths": list(start.deaths.items()),
-        "pending": base64.b64encode(zlib.compress(start.pending.tobytes(), 1)).decode(),
-    }
-    store.set("start", json.dumps(values))
-
-
-def tell_error(error: RunnerError | str, store: Store) -> None:
-    code = error.exit_code if isinstance(error, RunnerError) else RunnerError.exit_code
-    store.set("start", json.dumps({"error": str(error), "exit_code": int(code)}))
-
-
-def hear(job: Job, store: Store, pulse: Pulse, stop: Stop) -> Start:
-    """Wait for rank 0's word. Raises its error, marked as told; InterruptedRunError without it."""
-    text = pulse.wait_for_value("start", 0, lambda: stop.requested)
-    if text is None:
-        raise InterruptedRunError("stopped before rank 0 began the work")
-    values: dict[str, Any] = json.loads(text)
-    if "error" in values:
-        raise refusal(values["error"], values["exit_code"])
-    if values["checksum"] != _checksum(job.loaded):
-        raise RunnerError(
-            f"{job.loaded.path} or its prompt file changed while the job began, or is another on "
-            f"this host; run the same command again"
-        )
-    resolved = Resolved.model_validate(values["resolved"])
-    start = _start(job, resolved, values["launch"])
-    pending = array("Q")
-    pending.frombytes(zlib.decompress(base64.b64decode(values["pending"])))
-    return dataclasses.replace(
-        start,
-        generation=values["generation"],
-        begun=time.monotonic() - values["age_s"],
-        pending=pending,
-        deaths=dict(values["deaths"]),
-    )
-
-
-def _checksum(loaded: Loaded) -> int:
-    """Of what the manifest says and all its prompts: every rank reads the files for itself."""
-    prompts, text = loaded.prompts, loaded.manifest.model_dump_json(exclude={"model", "prompts"})
-    if isinstance(prompts, FilePrompts):
-        return zlib.crc32(text.encode(), prompts.checksum())
-    return zlib.crc32("".join([text, *map(repr, prompts)]).encode())
+def _record_manifest(folder: OutputFolder, manifest: Manifest, choice: str, launch: str) -> None:
+    """Write manifest.yaml: the manifest as run."""
+    remark = f"# {choice}\n" if choice else ""
+    parts = (HEADER, remark, dump(manifest))
+    replace(folder.manifest, (part.encode() for part in parts), launch)

@@ -5,14 +5,14 @@ For tests of everything around the pipeline: faults, launchers, schedulers.
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from runner.launch.stop import Stop
 from runner.plan import Task, canonical
-from runner.render.results import DroppedError, Failure, Image
+from runner.render.results import DroppedError, Image, Rendered
 
 __all__ = ["FakePipeline"]
 
@@ -25,6 +25,13 @@ class FakePipeline:
     def __init__(self, stop: Stop, seconds: float = 0.0) -> None:
         self.stop = stop
         self.seconds = seconds
+        self.about: dict[str, Any] = {"strategy": "fake", "device": "cpu", "dtype": "float32"}
+
+    def images(self, tasks: Sequence[Task]) -> Any:
+        import torch
+
+        pixels = torch.from_numpy(np.stack([self._pixels(task) for task in tasks]))
+        return pixels.permute(0, 3, 1, 2).float() / 255
 
     def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
         """Every batch is made for itself."""
@@ -33,12 +40,13 @@ class FakePipeline:
         self._work(len(tasks), is_trial=True)
         return True
 
-    def render(
-        self, tasks: Sequence[Task], degraded: Sequence[str] = ()
-    ) -> Iterator[Image | Failure]:
-        self._work(len(tasks))
-        for task in tasks:
-            yield Image(task, self._pixels(task), self._made(tasks, degraded))
+    def render(self, tasks: Sequence[Task], degraded: Sequence[str] = ()) -> Rendered:
+        try:
+            self._work(len(tasks))
+        except DroppedError as error:
+            return Rendered([], error)
+        made = self._made(tasks, degraded)
+        return Rendered([Image(task, self._pixels(task), dict(made)) for task in tasks])
 
     def _work(self, images: int, *, is_trial: bool = False) -> None:
         """A batch is done as a whole, or dropped at once where it would not end in time; a trial

@@ -20,10 +20,10 @@ from runner.manifest.schema import Manifest
 from runner.model.files import index_of
 from runner.plan import Task
 from runner.render.compiled import compile_blocks
-from runner.render.pipeline import Pipeline, Rescue
-from runner.strategies import StrategyBase
+from runner.render.pipeline import Pipeline
+from runner.strategies import DataParallel, StrategyBase
 
-__all__ = ["load"]
+__all__ = ["load", "load_plain"]
 
 log = logging.getLogger(__name__)
 
@@ -97,15 +97,45 @@ class ModelSource:
 def load(
     manifest: Manifest,
     folder: Path,
-    strategy: StrategyBase,
+    *,
     device: torch.device,
-    stop: Stop,
     world: World,
+    stop: Stop,
     replica: Replica | None = None,
     comes_again: Callable[[Task], bool] = lambda task: False,
 ) -> Pipeline:
-    """The pipeline where the strategy puts it; `comes_again` says of which tasks a text encoder's
-    output is worth keeping. Raises ModelError where diffusers refuses."""
+    """The manifest's pipeline from a model folder, where its strategy puts it. Raises ModelError
+    where diffusers refuses."""
+    pipe = _load(manifest, folder, manifest.strategy, device, world)
+    if manifest.compile:
+        compile_blocks(pipe, manifest.dtype)
+    for name, component in pipe.components.items():
+        if isinstance(component, torch.nn.Module):
+            log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))
+    _begin_collecting()
+    return Pipeline(
+        pipe,
+        device=device,
+        dtype=manifest.dtype,
+        strategy=manifest.strategy.kind,
+        stop=stop,
+        on_out_of_memory=manifest.on_out_of_memory,
+        on_flagged=manifest.on_flagged,
+        replica=replica,
+        comes_again=comes_again,
+        is_compiled=manifest.compile,
+    )
+
+
+def load_plain(manifest: Manifest, folder: Path, device: torch.device, world: World) -> Any:
+    """The pipeline as diffusers itself loads it, whole on one device. Raises ModelError where
+    diffusers refuses."""
+    return _load(manifest, folder, DataParallel(), device, world)
+
+
+def _load(
+    manifest: Manifest, folder: Path, strategy: StrategyBase, device: torch.device, world: World
+) -> Any:
     quiet_libraries()
     if device.type == "cpu":
         reuse_buffers()
@@ -114,16 +144,8 @@ def load(
     except (OSError, ValueError, ImportError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"{manifest.model.id}: cannot be loaded: {lines[0]}") from error
-    if manifest.compile:
-        compile_blocks(pipe, manifest.dtype)
     pipe.set_progress_bar_config(disable=True)
-    for name, component in pipe.components.items():
-        if isinstance(component, torch.nn.Module):
-            log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))
-    _begin_collecting()
-    rescue = Rescue(manifest.on_out_of_memory, manifest.on_flagged)
-    about = (device, manifest.dtype, strategy.kind, stop, rescue, replica, comes_again)
-    return Pipeline(pipe, *about, is_compiled=manifest.compile)
+    return pipe
 
 
 def _begin_collecting() -> None:

@@ -1,4 +1,4 @@
-"""A model folder → a loaded diffusers pipeline; a batch of tasks → images."""
+"""A loaded diffusers pipeline: a batch of tasks → images."""
 
 import contextlib
 import inspect
@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +22,9 @@ from runner.model.truncation import truncation_of
 from runner.plan import Task, is_text
 from runner.render.compiled import is_compile_error, uncompile_blocks
 from runner.render.memory import Ladder, free_memory, is_known_to_overflow, vae_in_float32
-from runner.render.results import DroppedError, Failure, Image
+from runner.render.results import DroppedError, Failure, Image, Rendered, Result
 
-__all__ = [
-    "Pipeline",
-]
+__all__ = ["Pipeline"]
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +32,17 @@ WITHOUT_MEMORY_IN_A_ROW = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Rescue:
-    """What the manifest says about images in trouble."""
+class _Part:
+    """Tasks of one pipeline call, and what was done to them so far."""
 
-    on_out_of_memory: str = "fail"
-    on_flagged: str = "keep"
+    tasks: Sequence[Task]
+    degraded: Sequence[str]
+
+    def halves(self, size: int) -> list["_Part"]:
+        """Smaller parts of up to `size` tasks each."""
+        steps = _with(self.degraded, "batch split")
+        starts = range(0, len(self.tasks), size)
+        return [_Part(self.tasks[start : start + size], steps) for start in starts]
 
 
 class Pipeline:
@@ -47,26 +51,29 @@ class Pipeline:
     def __init__(
         self,
         pipe: Any,
+        *,
         device: torch.device,
         dtype: str,
-        kind: str,
+        strategy: str,
         stop: Stop,
-        rescue: Rescue | None = None,
+        on_out_of_memory: str = "fail",
+        on_flagged: str = "keep",
         replica: Replica | None = None,
         comes_again: Callable[[Task], bool] = lambda task: False,
-        *,
         is_compiled: bool = False,
     ) -> None:
+        """`replica` is None where one rank makes an image alone; `comes_again` says of which tasks
+        a text encoder's output is worth keeping."""
         self.pipe = pipe
         self.stop = stop
         self.replica = replica
-        self.rescue = rescue or Rescue()
-        self.ladder = Ladder(pipe, device, self.rescue.on_out_of_memory)
+        self.on_flagged = on_flagged
+        self.ladder = Ladder(pipe, device, on_out_of_memory)
         self._without_memory = 0  # images in a row
         self._is_trial = False
         self._unsafe: list[bool] = []  # which images of the last call a safety checker found
         self.has_images = replica is None or replica.layout.is_leader
-        self.about: dict[str, Any] = {"strategy": kind, "device": device.type, "dtype": dtype}
+        self.about: dict[str, Any] = {"strategy": strategy, "device": device.type, "dtype": dtype}
         if is_compiled:
             self.about["compiled"] = True
         accepted = inspect.signature(pipe.__call__).parameters
@@ -78,53 +85,44 @@ class Pipeline:
     def tries(self, tasks: Sequence[Task]) -> bool:
         """Make a batch and drop it: whether it could be made whole. Raises DroppedError at the next
         step once a stop was asked for."""
-        attempt = self._attempt(tasks, ())
         self._is_trial = True
         try:
-            while True:
-                next(attempt)
-        except StopIteration as end:
-            return end.value is None
+            return not isinstance(self._attempt(_Part(tasks, ())), Failure)
         finally:
             self._is_trial = False
 
-    def render(
-        self, tasks: Sequence[Task], degraded: Sequence[str] = ()
-    ) -> Iterator[Image | Failure]:
-        """A batch that fails as a whole is made again in parts: the others must not suffer. Only
-        the leader of a replica yields; its other ranks compute along. Raises GaveUpError after
-        several images in a row for which there was no memory."""
-        for result in self._render(tasks, degraded):
-            if isinstance(result, Failure) and result.kind == "non-finite":
-                result = self._in_float32(result, degraded)
-            self._count_memory(result)
-            yield self._judged(result)
+    def render(self, tasks: Sequence[Task], degraded: Sequence[str] = ()) -> Rendered:
+        """Make a batch. One that fails as a whole is made again in parts: the others must not
+        suffer. Only the leader of a replica has results; its other ranks compute along. The error
+        is a GaveUpError after several images in a row for which there was no memory."""
+        results: list[Result] = []
+        parts = [_Part(tasks, degraded)]  # still to make, in order
+        try:
+            while parts:
+                part = parts.pop(0)
+                made = self._attempt(part)
+                if isinstance(made, Failure) and (smaller := self._again(part, made)):
+                    parts[:0] = smaller
+                    continue
+                for result in [made] if isinstance(made, Failure) else made:
+                    results.append(self._judged(self._with_memory(result, degraded)))
+        except Exception as error:
+            return Rendered(results, error)
+        return Rendered(results)
 
-    def _render(self, tasks: Sequence[Task], degraded: Sequence[str]) -> Iterator[Image | Failure]:
-        failure = yield from self._attempt(tasks, degraded)
-        if failure is None:
-            return
+    def _again(self, part: _Part, failure: Failure) -> list[_Part]:
+        """What to make instead of a part that failed; nothing where the failure stands."""
         is_memory = failure.kind == "out-of-memory"
-        if len(tasks) == 1:
-            if is_memory and self.ladder.step():
-                yield from self._render(tasks, degraded)
-            else:
-                yield failure
-            return
+        if len(part.tasks) == 1:
+            return [part] if is_memory and self.ladder.step() else []
         log.warning("a batch failed (%s); its images are made in parts", failure.error)
-        size = (len(tasks) + 1) // 2 if is_memory else 1
-        for start in range(0, len(tasks), size):
-            yield from self._render(tasks[start : start + size], _with(degraded, "batch split"))
+        return part.halves((len(part.tasks) + 1) // 2 if is_memory else 1)
 
-    def _in_float32(self, failure: Failure, degraded: Sequence[str]) -> Image | Failure:
-        """The image once more, alone and decoded in float32, where its VAE is known for it."""
-        if self.replica is not None or not is_known_to_overflow(self.pipe):
-            return failure  # the other ranks of a replica do not know of it
-        with vae_in_float32(self.pipe):
-            results = [*self._attempt([failure.task], _with(degraded, "vae float32"))]
-        return results[0] if results else failure
-
-    def _count_memory(self, result: Image | Failure) -> None:
+    def _with_memory(self, result: Result, degraded: Sequence[str]) -> Result:
+        """The result, decoded once more where half precision was too small for it. Raises
+        GaveUpError."""
+        if isinstance(result, Failure) and result.kind == "non-finite":
+            result = self._in_float32(result, degraded)
         is_without = isinstance(result, Failure) and result.kind == "out-of-memory"
         self._without_memory = self._without_memory + 1 if is_without else 0
         if self._without_memory == WITHOUT_MEMORY_IN_A_ROW:
@@ -132,41 +130,46 @@ class Pipeline:
                 f"{WITHOUT_MEMORY_IN_A_ROW} images in a row found no memory; use smaller images, "
                 f"on_out_of_memory: offload, or a strategy that spreads the model"
             )
+        return result
 
-    def _judged(self, result: Image | Failure) -> Image | Failure:
+    def _in_float32(self, failure: Failure, degraded: Sequence[str]) -> Result:
+        """The image once more, alone and decoded in float32, where its VAE is known for it."""
+        if self.replica is not None or not is_known_to_overflow(self.pipe):
+            return failure  # the other ranks of a replica do not know of it
+        with vae_in_float32(self.pipe):
+            made = self._attempt(_Part([failure.task], _with(degraded, "vae float32")))
+        return failure if isinstance(made, Failure) else made[0]
+
+    def _judged(self, result: Result) -> Result:
         """As the manifest says for a black image, or one that the safety checker found."""
         reason = result.made.get("flagged") if isinstance(result, Image) else None
-        if reason is None or self.rescue.on_flagged == "keep":
+        if reason is None or self.on_flagged == "keep":
             return result
-        kind = "skipped" if self.rescue.on_flagged == "skip" else "flagged"
+        kind = "skipped" if self.on_flagged == "skip" else "flagged"
         return Failure(result.task, kind, f"flagged: {reason}")
 
-    def _attempt(
-        self, tasks: Sequence[Task], degraded: Sequence[str]
-    ) -> Generator[Image | Failure, None, Failure | None]:
-        """Yield the batch's images; return a Failure where the call itself failed. Where blocks do
-        not compile, no other image would fare better: all are made without, from now on."""
-        failure = yield from self._call(tasks, degraded)
-        if failure is None or failure.kind != "compile":
-            return failure
+    def _attempt(self, part: _Part) -> list[Result] | Failure:
+        """The part's results, or the failure of the call as a whole. Where blocks do not compile,
+        no other image would fare better: all are made without, from now on."""
+        made = self._call(part)
+        if not isinstance(made, Failure) or made.kind != "compile":
+            return made
         if self.stop.requested and self.replica is None:
             raise DroppedError  # the compiler, too, was asked to stop
-        reason = failure.error.splitlines()[0][:200]
+        reason = made.error.splitlines()[0][:200]
         log.warning("blocks do not compile (%s); going on without", reason)
         uncompile_blocks(self.pipe)
         del self.about["compiled"]
         self.ladder.taken.append("not compiled")
-        return (yield from self._call(tasks, degraded))
+        return self._call(part)
 
-    def _call(
-        self, tasks: Sequence[Task], degraded: Sequence[str]
-    ) -> Generator[Image | Failure, None, Failure | None]:
-        """Yield the batch's images; return a Failure where the call itself failed.
+    def _call(self, part: _Part) -> list[Result] | Failure:
+        """The part's results, or the failure of the call as a whole.
 
         The exception is gone when this returns: its frames would keep the batch's tensors alive.
         """
         start = time.perf_counter()
-        failure = None
+        tasks, failure = part.tasks, None
         self.truncation.clear()
         try:
             images = self.images(tasks)
@@ -175,35 +178,39 @@ class Pipeline:
         except DroppedError:
             raise
         except Exception as error:
+            if is_fatal(error):
+                raise
             words = f"{type(error).__name__}: {error}"
             kind = kind_of(error, is_compiled="compiled" in self.about)
             failure = Failure(tasks[0], kind, words, traceback.format_exc())
-            if is_fatal(error):
-                raise
         if self.replica is not None:
-            verdict = self.replica.settle((failure.kind, failure.error) if failure else None)
+            verdict = self.replica.agree_on((failure.kind, failure.error) if failure else None)
             if not self.has_images:
-                return Failure(tasks[0], *verdict) if verdict else None
-        if failure is None:
-            seconds = round((time.perf_counter() - start) / len(tasks), 4)
-            steps = [*degraded, *self.ladder.taken]
-            how = {"batch_size": len(tasks), "degraded": steps, "seconds": seconds}
-            for row, (task, image, is_finite, is_unsafe) in enumerate(
-                zip(tasks, pixels, finite, self._unsafe, strict=True)
-            ):
-                if not is_finite:
-                    yield Failure(task, "non-finite", "the image has values that are not finite")
-                    continue
-                height, width = image.shape[:2]
-                made = {"width": width, "height": height, **self.about, **how}
-                if is_unsafe or not image[..., :3].any():
-                    made["flagged"] = "safety checker" if is_unsafe else "black"
-                if truncated := self.truncation.of(row):
-                    made["truncated"] = truncated
-                yield Image(task, image, made)
-            return None
-        free_memory()
-        return failure
+                return Failure(tasks[0], *verdict) if verdict else []
+        if failure is not None:
+            free_memory()
+            return failure
+        seconds = round((time.perf_counter() - start) / len(tasks), 4)
+        steps = [*part.degraded, *self.ladder.taken]
+        how = {"batch_size": len(tasks), "degraded": steps, "seconds": seconds}
+        return [
+            self._result(row, task, pixels[row], how)
+            if finite[row]
+            else Failure(task, "non-finite", "the image has values that are not finite")
+            for row, task in enumerate(tasks)
+        ]
+
+    def _result(
+        self, row: int, task: Task, pixels: NDArray[np.uint8], how: Mapping[str, Any]
+    ) -> Image:
+        """An image of the last call, with its record."""
+        height, width = pixels.shape[:2]
+        made = {"width": width, "height": height, **self.about, **how}
+        if self._unsafe[row] or not pixels[..., :3].any():
+            made["flagged"] = "safety checker" if self._unsafe[row] else "black"
+        if truncated := self.truncation.of(row):
+            made["truncated"] = truncated
+        return Image(task, pixels, made)
 
     def images(self, tasks: Sequence[Task]) -> Any:
         """Float images (B, C, H, W) from 0 to 1, on the pipeline's device; on a rank that does not

@@ -1,6 +1,6 @@
-"""What becomes of a batch. Imports no torch."""
+"""What becomes of a batch: images and failures. Imports no torch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from runner.plan import Task
 
-__all__ = ["DroppedError", "Failure", "Image", "Renderer"]
+__all__ = ["DroppedError", "Failure", "Image", "Rendered", "Renderer", "Result"]
 
 
 class DroppedError(Exception):
@@ -27,25 +27,39 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
+    """An image that could not be made."""
+
     task: Task
     kind: str  # error, non-finite, out-of-memory, flagged, skipped
     error: str
     trace: str = ""
 
 
+Result = Image | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A batch's results, one a task and in order. With an error only those before it, and the rank
+    that gets it makes no more images: DroppedError, GaveUpError, or what broke the process."""
+
+    results: list[Result]
+    error: Exception | None = None
+
+
 class Renderer(Protocol):
-    """What the run needs of a pipeline: `fake.FakePipeline` is another."""
+    """What a run needs of a pipeline: `fake.FakePipeline` is another."""
+
+    about: dict[str, Any]  # what the records of all images say: strategy, device, dtype
+
+    def images(self, tasks: Sequence[Task]) -> Any:
+        """A tensor of float images (B, C, H, W) from 0 to 1, of one call, and nothing else."""
 
     def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
-        """Batches that will be rendered next."""
+        """Announce the batches that will be rendered next."""
 
     def tries(self, tasks: Sequence[Task]) -> bool:
         """Make a batch and drop it: whether it could be made whole."""
 
-    def render(
-        self, tasks: Sequence[Task], degraded: Sequence[str] = ()
-    ) -> Iterator[Image | Failure]:
-        """A result per task, in order; `degraded` goes into their records.
-
-        Raises DroppedError, and what no other image survives.
-        """
+    def render(self, tasks: Sequence[Task], degraded: Sequence[str] = ()) -> Rendered:
+        """Make a batch; `degraded` goes into the records of its images. Raises nothing."""

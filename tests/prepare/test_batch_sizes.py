@@ -171,11 +171,13 @@ def test_a_trial_ends_at_the_next_step_after_a_stop(flux: Path, plan: Make) -> N
     pipe = FluxPipeline.from_pretrained(flux, dtype=torch.float32)
     pipe.set_progress_bar_config(disable=True)
     stop, real, steps = Stop(600.0), pipe.transformer.forward, list[int]()
-    renderer = pipeline.Pipeline(pipe, torch.device("cpu"), "float32", "data_parallel", stop)
+    renderer = pipeline.Pipeline(
+        pipe, device=torch.device("cpu"), dtype="float32", strategy="data_parallel", stop=stop
+    )
 
     def stopped(hidden_states: torch.Tensor, **values: Any) -> Any:
         steps.append(len(hidden_states))
-        stop.request("TERM")
+        stop.request()
         return real(hidden_states, **values)
 
     pipe.transformer.forward = stopped
@@ -183,7 +185,7 @@ def test_a_trial_ends_at_the_next_step_after_a_stop(flux: Path, plan: Make) -> N
     with pytest.raises(DroppedError):
         renderer.tries([task])
     assert steps == [1]
-    assert [type(result).__name__ for result in renderer.render([task])] == ["Image"]
+    assert [type(result).__name__ for result in renderer.render([task]).results] == ["Image"]
 
 
 def test_only_replicas_of_one_rank_try() -> None:
@@ -196,7 +198,9 @@ def test_only_replicas_of_one_rank_try() -> None:
 def test_the_real_pipeline_tells_whether_a_batch_can_be_made(flux: Path, plan: Make) -> None:
     pipe = FluxPipeline.from_pretrained(flux, dtype=torch.float32)
     pipe.set_progress_bar_config(disable=True)
-    renderer = pipeline.Pipeline(pipe, torch.device("cpu"), "float32", "data_parallel", Stop(20.0))
+    renderer = pipeline.Pipeline(
+        pipe, device=torch.device("cpu"), dtype="float32", strategy="data_parallel", stop=Stop(20.0)
+    )
     tasks = [*plan(model=str(flux), parameters=FAST, prompts=["a cat"] * 4).tasks()]
     assert renderer.tries(tasks)
     real = pipe.transformer.forward

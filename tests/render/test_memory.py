@@ -12,8 +12,8 @@ from support.jobs import Job
 from runner.errors import GaveUpError
 from runner.launch.stop import Stop
 from runner.plan import Task
-from runner.render.pipeline import Pipeline, Rescue
-from runner.render.results import Failure, Image
+from runner.render.pipeline import Pipeline
+from runner.render.results import DroppedError, Failure, Image
 
 PARAMETERS = {"height": 32, "width": 32, "num_inference_steps": 2, "max_sequence_length": 16}
 
@@ -30,8 +30,10 @@ def pipe(flux: Path) -> Iterator[Any]:
 
 
 def pipeline(pipe: Any, **rescue: str) -> Pipeline:
-    about = (torch.device("cpu"), "float32", "data_parallel", Stop(20))
-    return Pipeline(pipe, *about, Rescue(**rescue))
+    cpu = torch.device("cpu")
+    return Pipeline(
+        pipe, device=cpu, dtype="float32", strategy="data_parallel", stop=Stop(20), **rescue
+    )
 
 
 def short_of_memory(pipe: Any, most: int, never: str = "-") -> list[int]:
@@ -53,7 +55,7 @@ def short_of_memory(pipe: Any, most: int, never: str = "-") -> list[int]:
 # Case 33.
 def test_a_batch_without_memory_is_halved_until_it_fits(pipe: Any) -> None:
     sizes = short_of_memory(pipe, most=2, never="on on")
-    results = list(pipeline(pipe).render(tasks(8)))
+    results = pipeline(pipe).render(tasks(8)).results
     assert sizes[:4] == [8, 4, 2, 2]
     assert [result.task.index for result in results] == list(range(8))
     failed = [result.task.index for result in results if isinstance(result, Failure)]
@@ -67,8 +69,26 @@ def test_a_batch_without_memory_is_halved_until_it_fits(pipe: Any) -> None:
 
 def test_a_rank_gives_up_after_several_images_without_memory(pipe: Any) -> None:
     short_of_memory(pipe, most=0)
-    with pytest.raises(GaveUpError, match="3 images in a row found no memory"):
-        list(pipeline(pipe).render(tasks(8)))
+    rendered = pipeline(pipe).render(tasks(8))
+    assert isinstance(rendered.error, GaveUpError)
+    assert "3 images in a row found no memory" in str(rendered.error)
+    assert [result.task.index for result in rendered.results] == [0, 1]
+
+
+def test_what_a_batch_finished_before_it_was_given_up_is_kept(pipe: Any) -> None:
+    short_of_memory(pipe, most=1)
+    renderer = pipeline(pipe)
+    images, calls = renderer.images, iter(range(8))
+
+    def dropped_at_the_fourth_call(tasks: Any) -> Any:
+        if next(calls) == 3:
+            raise DroppedError
+        return images(tasks)
+
+    renderer.images = dropped_at_the_fourth_call  # type: ignore[method-assign]
+    rendered = renderer.render(tasks(2) + tasks(4)[2:])
+    assert isinstance(rendered.error, DroppedError)
+    assert [type(result) for result in rendered.results] == [Image]
 
 
 def test_the_manifest_may_allow_tiling(pipe: Any) -> None:
@@ -81,9 +101,9 @@ def test_the_manifest_may_allow_tiling(pipe: Any) -> None:
         return decode(latents, *args, **kwargs)
 
     pipe.vae.decode = decoding
-    (refused,) = pipeline(pipe).render(tasks(1))
+    (refused,) = pipeline(pipe).render(tasks(1)).results
     assert isinstance(refused, Failure)
-    (made,) = pipeline(pipe, on_out_of_memory="tile").render(tasks(1))
+    (made,) = pipeline(pipe, on_out_of_memory="tile").render(tasks(1)).results
     assert isinstance(made, Image)
     assert made.made["degraded"] == ["vae tiling"]
     assert tried == [False, False, True]
@@ -107,7 +127,7 @@ def test_offload_is_refused_to_a_cpu_and_goes_to_the_ranks_own_device(pipe: Any)
 # Case 32.
 def test_an_image_that_is_not_finite_fails_alone(pipe: Any) -> None:
     poison_decoder(pipe, lambda latents: True)
-    results = list(pipeline(pipe).render(tasks(3)))
+    results = pipeline(pipe).render(tasks(3)).results
     assert [type(result) for result in results] == [Failure, Image, Image]
     assert isinstance(results[0], Failure)
     assert results[0].kind == "non-finite"
@@ -117,7 +137,7 @@ def test_a_decoder_known_to_overflow_is_run_in_float32(pipe: Any) -> None:
     pipe.to(torch.bfloat16)
     assert pipe.vae.config.force_upcast
     poison_decoder(pipe, lambda latents: latents.dtype != torch.float32)
-    results = list(pipeline(pipe).render(tasks(3)))
+    results = pipeline(pipe).render(tasks(3)).results
     steps = [result.made["degraded"] for result in results if isinstance(result, Image)]
     assert steps == [["vae float32"], [], []]
     assert pipe.vae.dtype == torch.bfloat16
@@ -150,10 +170,10 @@ def test_flagged_images(pipe: Any, found: str) -> None:
             return output
 
     pipe.__class__ = Checked
-    kept = list(pipeline(pipe).render(tasks(2)))
+    kept = pipeline(pipe).render(tasks(2)).results
     assert [r.made.get("flagged") for r in kept if isinstance(r, Image)] == [None, found]
     for policy, kind in (("skip", "skipped"), ("fail", "flagged")):
-        results = list(pipeline(pipe, on_flagged=policy).render(tasks(2)))
+        results = pipeline(pipe, on_flagged=policy).render(tasks(2)).results
         assert isinstance(results[0], Image)
         assert isinstance(results[1], Failure)
         assert (results[1].kind, results[1].error) == (kind, f"flagged: {found}")

@@ -86,7 +86,7 @@ def test_the_dtype_is_that_of_every_component(bench: Bench) -> None:
     bench.values["dtype"] = "bf16"
     loaded = load(bench.write(**bench.values)).manifest
     pipeline = load_pipeline(
-        loaded, Path(loaded.model.id), loaded.strategy, torch.device("cpu"), Stop(1), World()
+        loaded, Path(loaded.model.id), device=torch.device("cpu"), stop=Stop(1), world=World()
     )
     kinds = {
         parameter.dtype
@@ -102,7 +102,7 @@ def test_noise_comes_from_cpu_generators(bench: Bench, monkeypatch: pytest.Monke
     seen: list[torch.Generator] = []
     manifest = load(bench.write(**bench.values)).manifest
     pipeline = load_pipeline(
-        manifest, Path(manifest.model.id), manifest.strategy, torch.device("cpu"), Stop(1), World()
+        manifest, Path(manifest.model.id), device=torch.device("cpu"), stop=Stop(1), world=World()
     )
 
     class Recorder:

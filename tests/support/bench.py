@@ -13,7 +13,7 @@ from runner.errors import ExitCode
 from runner.launch.stop import Stop
 from runner.launch.world import World
 from runner.manifest.load import load
-from runner.prepare.prepare import Job
+from runner.prepare.rank import Job
 from runner.run import run
 from support.launch import FAST
 
@@ -42,9 +42,9 @@ class Bench:
         return run(self.job(**options), World(), Stop(20))
 
     def status(
-        self, limit: int | None = None, shard: tuple[int, int] | None = None
+        self, limit: int | None = None, part: tuple[int, int] | None = None
     ) -> dict[str, Any]:
-        return status(load(self.write(**self.values)), self.output, limit, shard)
+        return status(load(self.write(**self.values)), self.output, limit, part)
 
     def plan(self) -> dict[str, Any]:
         with contextlib.redirect_stdout(StringIO()) as out:

@@ -11,17 +11,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from runner.cli import main
 from runner.errors import GaveUpError
 from runner.plan import Task
-from runner.prepare import prepare
+from runner.prepare import strategy
 from runner.render import load as render_load
 from runner.render.fake import FakePipeline
-from runner.render.results import DroppedError, Failure, Image
+from runner.render.results import DroppedError, Failure, Rendered
 
 
 class Hooked(FakePipeline):
@@ -31,34 +31,32 @@ class Hooked(FakePipeline):
         super().__init__(stop, (slow if is_slow else hooks).get("seconds", 0.0))
         self.hooks = hooks
 
-    def render(
-        self, tasks: Sequence[Task], degraded: Sequence[str] = ()
-    ) -> Iterator[Image | Failure]:
+    def render(self, tasks: Sequence[Task], degraded: Sequence[str] = ()) -> Rendered:
         for task in tasks:
-            if "marks" in self.hooks:
-                self._begin(Path(self.hooks["marks"]), task.index)
+            if "marks" in self.hooks and not self._begin(Path(self.hooks["marks"]), task.index):
+                return Rendered([], DroppedError())
             if task.prompt in self.hooks.get("raise", ()):
-                yield Failure(task, "error", "ValueError: asked for", "")
-                return
+                return Rendered([Failure(task, "error", "ValueError: asked for", "")])
             if task.prompt in self.hooks.get("flag", ()):
-                yield Failure(task, "skipped", "flagged: black")
-                return
+                return Rendered([Failure(task, "skipped", "flagged: black")])
             if task.prompt in self.hooks.get("give_up", ()):
-                raise GaveUpError("3 images in a row found no memory")
+                return Rendered([], GaveUpError("3 images in a row found no memory"))
             if self._is_due(task.prompt):
                 # Time for the writer to commit the images before this one.
                 time.sleep(0.3)
                 os.kill(os.getpid(), getattr(signal, self.hooks.get("signal", "SIGKILL")))
                 time.sleep(60)
-        yield from super().render(tasks, degraded)
+        return super().render(tasks, degraded)
 
-    def _begin(self, marks: Path, index: int) -> None:
-        """Note which process is at the image; wait while the test holds it (Job.hold)."""
+    def _begin(self, marks: Path, index: int) -> bool:
+        """Note which process is at the image; wait while the test holds it (Job.hold). False: a
+        stop was asked for meanwhile."""
         (marks / f"begun-{index}").write_text(str(os.getpid()))
         while (marks / f"hold-{index}").exists():
             if self.stop.requested:
-                raise DroppedError
+                return False
             time.sleep(0.02)
+        return True
 
     def _is_due(self, prompt: str) -> bool:
         """Whether to die at this prompt; `times` counts over all processes."""
@@ -75,13 +73,13 @@ class Hooked(FakePipeline):
 def hook(hooks: dict[str, Any]) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # for tests that hang
 
-    def load(manifest: Any, folder: Any, strategy: Any, device: Any, stop: Any, *_: Any) -> Hooked:
+    def load(manifest: Any, folder: Any, *, stop: Any, **_: Any) -> Hooked:
         if hooks.get("load_fails_on") == int(os.environ.get("RANK", "0")):
             raise RuntimeError("no weights today")
         return Hooked(hooks, stop)
 
     render_load.load = load  # type: ignore[assignment]
-    prepare.check = lambda plan, folder: None
+    strategy.check = lambda plan, folder: None
     if "clock" in hooks:
         real = time.time
         time.time = lambda: real() + hooks["clock"]

@@ -1,0 +1,97 @@
+"""Look at a manifest and its output folder: what was recorded, what is planned, what is there.
+
+`run`, `plan` and `status` all start from a `Look`. Each thing is read once, when it is first
+needed: a plan of a million images does not wait for journals that nobody asks for.
+"""
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+
+from runner.errors import ManifestError, Problem
+from runner.folder.journal import journal_launch, merge
+from runner.folder.lock import live_launches
+from runner.folder.merged_record import MergedRecord
+from runner.folder.paths import OutputFolder
+from runner.folder.refuse import refuse_to_draw
+from runner.folder.survey import Survey, survey
+from runner.manifest.load import Loaded, parse
+from runner.manifest.resolve import Resolved, decide, fill
+from runner.manifest.schema import Manifest
+from runner.model import files as model
+from runner.plan import Fingerprints, Plan
+
+__all__ = ["Look", "look", "recorded_in"]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a manifest and its output folder say together."""
+
+    loaded: Loaded
+    folder: OutputFolder
+    recorded: Manifest | None  # as an earlier run resolved it
+    resolved: Resolved  # what the manifest leaves open, as far as it was recorded
+
+    def with_revision(self) -> "Look":
+        """The same with the model's revision, which the hub may be asked for. Raises ModelError,
+        and OfflineError where nobody can be asked."""
+        spec = self.loaded.manifest.model.model_copy(update={"revision": self.resolved.revision})
+        update = {"revision": model.resolve(spec)}
+        return dataclasses.replace(self, resolved=self.resolved.model_copy(update=update))
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the seed is new: neither the manifest nor an earlier run names one."""
+        return self.loaded.manifest.seed is None and self.recorded is None
+
+    @functools.cached_property
+    def manifest(self) -> Manifest:
+        """The manifest with what was resolved filled in."""
+        return fill(self.loaded.manifest, self.resolved)
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """Raises ManifestError; FolderError where a seed would be drawn beside finished images."""
+        plan = Plan(self.manifest, self.loaded.prompts, self.loaded.root)
+        if self.is_drawn:
+            refuse_to_draw(self.folder, plan)
+        return plan
+
+    @functools.cached_property
+    def fingerprints(self) -> Fingerprints:
+        return Fingerprints(self.manifest, model.identity(self.manifest.model))
+
+    @functools.cached_property
+    def record(self) -> MergedRecord:
+        """All journals of the folder, merged."""
+        return merge(self.folder.journals, len(self.plan))
+
+    @functools.cached_property
+    def live(self) -> set[str]:
+        """The launches that work on the folder now."""
+        return live_launches(self.folder)
+
+    def survey(self, *, but: str = "", trusts_journals: bool = False) -> Survey:
+        """How each image stands. Launch `but` is our own. Files of a journal that ended without its
+        last line are read whole, unless it lives or `trusts_journals`."""
+        trusted = set(map(journal_launch, self.record.unclean)) if trusts_journals else self.live
+        return survey(self.folder, self.plan, self.fingerprints, self.record, trusted - {but})
+
+
+def look(loaded: Loaded, folder: OutputFolder) -> Look:
+    """Read what an earlier run recorded in the folder. Raises ManifestError where it is damaged."""
+    recorded = recorded_in(folder)
+    return Look(loaded, folder, recorded, decide(loaded.manifest, recorded))
+
+
+def recorded_in(folder: OutputFolder) -> Manifest | None:
+    """The manifest as an earlier run resolved it. Raises ManifestError where it is damaged."""
+    try:
+        return parse(folder.manifest)[0] if folder.manifest.is_file() else None
+    except ManifestError as error:
+        remedy = (
+            "not as the runner wrote it; restore it from a copy, or remove it and run again: each "
+            "image knows how it was made"
+        )
+        raise ManifestError([*error.problems, Problem(str(folder.manifest), remedy)]) from None

@@ -1,0 +1,29 @@
+"""Remarks for the user about the bundled model, one line each."""
+
+import itertools
+
+from runner import demo
+from runner.plan import Plan
+
+__all__ = ["demo_notices"]
+
+LOOKED_AT = 10_000  # prompts, for words that the demo model does not know
+
+
+def demo_notices(plan: Plan) -> list[str]:
+    """What the bundled model does not know; nothing for any other model."""
+    if plan.manifest.model.id != "demo":
+        return []
+    lines = []
+    first = itertools.islice(plan.prompts, LOOKED_AT)
+    strange = next((item.prompt for item in first if not demo.knows(item.prompt)), None)
+    if strange is not None:
+        words = ", ".join(sorted(demo.WORDS))
+        lines.append(f'the demo model knows no word of "{strange[:60]}"; its words: {words}')
+    for size in plan.sizes:
+        if size not in demo.SIZES:
+            known = ", ".join(f"{width}×{height}" for height, width in sorted(demo.SIZES))
+            lines.append(
+                f"the demo model was not trained for {size[1]}×{size[0]}; it knows {known}"
+            )
+    return lines

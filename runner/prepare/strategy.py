@@ -1,0 +1,74 @@
+"""Settle the strategy, and check what configs and the machine rule out, before weights load."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from runner.errors import StrategyError
+from runner.launch.devices import Machine, set_device, this_machine
+from runner.launch.world import World
+from runner.model import files as model
+from runner.model.weights import component_bytes
+from runner.plan import Plan
+from runner.prepare.preflight import check
+from runner.prepare.proof import refuse_batches, unproven
+from runner.render import compiled
+from runner.say import say
+from runner.strategies import Conditions, Resolution
+
+__all__ = ["check_here", "conditions_of", "settle"]
+
+
+def check_here(plan: Plan, world: World) -> Resolution:
+    """Check all that can be known before weights load on this machine, and settle the strategy.
+
+    Raises StrategyError, ModelError, LaunchError.
+    """
+    manifest = plan.manifest
+    device = set_device(world)
+    if device.type == "cpu" and manifest.dtype == "float16":
+        raise StrategyError("dtype float16 needs a GPU, and there is none; use float32 or bfloat16")
+    configs = model.configs(manifest.model)
+    check(plan, configs)
+    found = settle(plan, conditions_of(plan, configs, world, device.type), world)
+    kept = compiled.check_machine(device) if manifest.compile else ""
+    for line in filter(None, (found.choice, *found.remarks, kept)):
+        say(line)
+    return found
+
+
+def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
+    """The manifest's strategy with nothing left open. Raises StrategyError, ModelError."""
+    refuse_batches(plan.manifest, conditions.folder)
+    found = plan.manifest.strategy.resolve(conditions, world)
+    strategy = found.strategy
+    if plan.manifest.on_out_of_memory == "offload" and (strategy.ranks > 1 or strategy.shares_node):
+        raise StrategyError(
+            f"on_out_of_memory: offload: with {strategy.kind} the parts of the model stay where "
+            f"they are; use tile"
+        )
+    if plan.manifest.compile:
+        compiled.check(conditions, strategy, plan.manifest.on_out_of_memory)
+    settled = plan.manifest.model_copy(update={"strategy": strategy})
+    remark = unproven(settled, conditions.folder)
+    return replace(found, remarks=[*found.remarks, *filter(None, [remark])])
+
+
+def conditions_of(
+    plan: Plan, configs: Path, world: World, device: str | None, machine: Machine | None = None
+) -> Conditions:
+    """What a strategy's preconditions look at. `device` is None where the work is not done here;
+    then `machine` is the one that will do it."""
+    manifest = plan.manifest
+    return Conditions(
+        model=manifest.model.id,
+        folder=configs,
+        dtype=manifest.dtype,
+        batch_size=manifest.largest_batch,
+        images=plan.tasks,
+        where=plan.where,
+        device=device,
+        component_bytes=lambda: component_bytes(manifest.model, manifest.dtype),
+        machine=lambda: machine or this_machine(world),
+        planned=machine,
+        trusts_code=manifest.model.trust_remote_code,
+    )

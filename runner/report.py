@@ -1,0 +1,55 @@
+"""The report at the end of a launch: three files in the folder, and the last line."""
+
+import contextlib
+import time
+
+from runner.errors import ExitCode, FolderError, InterruptedRunError
+from runner.folder import summary
+from runner.folder.counts import Launch, count, exit_code
+from runner.folder.journal import merge
+from runner.folder.lock import guard
+from runner.folder.reports import rebuild
+from runner.folder.scan import scan
+from runner.plan import wanted_images
+from runner.prepare.assignment import Assignment
+from runner.prepare.rank import Rank
+from runner.say import say
+
+__all__ = ["report"]
+
+PATIENCE_S = 600.0  # for a sibling shard that writes the reports of a million images
+
+
+def report(rank: Rank, assignment: Assignment, launch: Launch) -> ExitCode:
+    """Rebuild the reports from all journals, and say in one line how it went. Raises
+    InterruptedRunError where the prompts are no longer there: then summary.json alone is written.
+    """
+    folder, job, plan = rank.folder, rank.job, assignment.plan
+    launch.seconds = round(time.monotonic() - assignment.begun, 3)
+    wanted = wanted_images(plan, job.limit, job.part)
+    with contextlib.ExitStack() as stack:
+        # Of sibling shards that end together, the last to write must have seen all journals whole.
+        with contextlib.suppress(FolderError):  # do not wait for one that hangs
+            stack.enter_context(guard(folder.locks / "report", PATIENCE_S))
+        record = merge(folder.journals, len(plan))
+        if not assignment.pending:  # the figures of the last launch say more than those of this one
+            launch = summary.last_launch(summary.read_summary(folder), record)
+        account = record.account(launch.id)
+        try:
+            states = record.states(plan, assignment.fingerprints, scan(folder, len(plan)).sizes)
+        except InterruptedRunError:
+            counts = count(record.states_by_journals(), record, wanted, launch)
+            values = summary.summarize("interrupted", counts, launch, account)
+            summary.write_summary(folder, values, launch.id)
+            raise
+        counts = count(states, record, wanted, launch)
+        values = summary.conclude(counts, launch, account, assignment.manifest.max_failures)
+        rebuild(folder, plan, record, states, launch.id)
+        summary.write_summary(folder, values, launch.id)
+    made = values["made"] if assignment.pending else 0
+    if counts.truncated:
+        say(summary.truncation_notice(counts))
+    say(summary.sentence({**values, "made": made}, counts, folder))
+    if account.gave_up and not made:
+        say(account.errors[-1])
+    return exit_code(values["outcome"])
