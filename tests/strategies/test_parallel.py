@@ -189,7 +189,7 @@ def test_a_failure_of_one_rank_inside_the_call_ends_the_job(
     ended = render(ranks, 2, path, f"support.patches:{patch}")
     print(f"{patch}: {ended.seconds:.1f} s, {ended.codes}")
     assert all(ended.codes), ended.words
-    assert ended.seconds < 40
+    assert not ended.was_forced
     assert failures(path) == [2]
     # The next run does the others first, and ends at the same image again.
     ended = render(ranks, 2, path, f"support.patches:{patch}", "support.patches:impatient")
@@ -203,7 +203,7 @@ def test_a_rank_that_is_killed_ends_the_job(ranks, models, tmp_path):
     path = write(tmp_path / "job", models / "flux", ULYSSES, prompts=SIX)
     ended = render(ranks, 2, path, "support.patches:die_inside_on_last_rank")
     print(f"killed: {ended.seconds:.1f} s, {ended.codes}")
-    assert ended.seconds < 40
+    assert not ended.was_forced
     assert all(ended.codes)
     assert render(ranks, 2, path).codes == [0, 0]
     assert images(path) == [0, 1, 2, 3, 4, 5]

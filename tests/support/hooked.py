@@ -1,8 +1,8 @@
 """The runner with the fake renderer in place of a diffusers pipeline, and faults on demand.
 
-python tests/support/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HOOKS is JSON, prompts
-by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "clock": 3600}.
-{"slow": {"seconds": 3, "launches": 2}}: so slow, the first two times that Slurm starts the job.
+python tests/support/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HOOKS is JSON and names
+prompts by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "clock": 3600}.
+{"slow": {"seconds": 3, "launches": 2}}: 3 s an image, in the first two launches by Slurm.
 """
 
 import faulthandler
@@ -21,7 +21,7 @@ from runner.plan import Task
 from runner.prepare import strategy
 from runner.render import load as render_load
 from runner.render.fake import FakePipeline
-from runner.render.results import Failure, Rendered
+from runner.render.results import DroppedError, Failure, Rendered
 
 
 class Hooked(FakePipeline):
@@ -33,8 +33,8 @@ class Hooked(FakePipeline):
 
     def render(self, tasks: Sequence[Task], degraded: Sequence[str] = ()) -> Rendered:
         for task in tasks:
-            if "marks" in self.hooks:
-                (Path(self.hooks["marks"]) / f"begun-{task.index}").touch()
+            if "marks" in self.hooks and not self._begin(Path(self.hooks["marks"]), task.index):
+                return Rendered([], DroppedError())
             if task.prompt in self.hooks.get("raise", ()):
                 return Rendered([Failure(task, "error", "ValueError: asked for", "")])
             if task.prompt in self.hooks.get("flag", ()):
@@ -42,14 +42,24 @@ class Hooked(FakePipeline):
             if task.prompt in self.hooks.get("give_up", ()):
                 return Rendered([], GaveUpError("3 images in a row found no memory"))
             if self._is_due(task.prompt):
-                # The writer commits what came before: the test counts it.
+                # Time for the writer to commit the images before this one.
                 time.sleep(0.3)
                 os.kill(os.getpid(), getattr(signal, self.hooks.get("signal", "SIGKILL")))
                 time.sleep(60)
         return super().render(tasks, degraded)
 
+    def _begin(self, marks: Path, index: int) -> bool:
+        """Note which process is at the image; wait while the test holds it (Job.hold). False: a
+        stop was asked for meanwhile."""
+        (marks / f"begun-{index}").write_text(str(os.getpid()))
+        while (marks / f"hold-{index}").exists():
+            if self.stop.requested:
+                return False
+            time.sleep(0.02)
+        return True
+
     def _is_due(self, prompt: str) -> bool:
-        """Whether to die here: so many times, over all processes."""
+        """Whether to die at this prompt; `times` counts over all processes."""
         for time_ in range(self.hooks.get("kill", {}).get(prompt, 0)):
             mark = Path(self.hooks["marks"]) / f"{prompt.replace(' ', '_')}-{time_}"
             try:
