@@ -35,7 +35,8 @@ def test_values_that_the_call_would_refuse(bench: Bench, values: Any, words: str
 
 def test_sizes_that_the_model_would_round(bench: Bench) -> None:
     bench.values["prompts"][1] = {"prompt": "a cat", "parameters": {"height": 40}}
-    with pytest.raises(ModelError, match=r"prompts\[1\]: height 40: .* a multiple of 16; use 32 or 48"):
+    words = r"prompts\[1\]: height 40: .* a multiple of 16; use 32 or 48"
+    with pytest.raises(ModelError, match=words):
         bench.run()
 
 
