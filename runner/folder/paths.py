@@ -68,6 +68,7 @@ class OutputFolder:
         self.locks = self.own / "locks"
         self.logs = self.own / "logs"
         self.trial = self.own / "trial.json"
+        self.model = self.own / "model.json"  # what the files of a local model were
         self.refused = self.own / "refused"
         self.manifest = directory / "manifest.yaml"
         self.metadata = directory / "metadata.jsonl"
@@ -101,7 +102,7 @@ class OutputFolder:
                 if is_folder_name(path.name):
                     _refuse_unless(stat.S_ISDIR, path)
         guards = (self.locks / name for name in ("guard", "batches", "report"))
-        for path in (*reports, *guards, self.trial, self.refused):
+        for path in (*reports, *guards, self.trial, self.model, self.refused):
             _refuse_unless(stat.S_ISREG, path)
         for path in reports:
             if path.exists() and not _is_ours(path):

@@ -42,6 +42,7 @@ class Survey:
     states: bytearray  # one byte an image: see record.py
     todo: bytearray  # one byte an image: 1 where it must be made
     changed: list[int] = field(default_factory=list)  # whole, but of another fingerprint
+    cause: str = "the manifest changed since"  # of that
     damaged: list[int] = field(default_factory=list)  # ours, but not whole
     adopted: dict[int, Done] = field(default_factory=dict)  # whole, but not in a journal
     foreign: list[Path] = field(default_factory=list)
@@ -125,7 +126,7 @@ def refuse(folder: OutputFolder, found: Survey, *, regenerate: bool) -> None:
         )
     reasons = []
     if found.changed:
-        reasons.append(f"{named(map(str, found.changed))}: the manifest changed since")
+        reasons.append(f"{named(map(str, found.changed))}: {found.cause}")
     if found.beyond:
         reasons.append(f"{named(path.name for path in found.beyond)}: beyond the end of the list")
     if reasons and not regenerate:

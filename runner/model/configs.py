@@ -1,12 +1,13 @@
 """What the configs of a model tell: its classes, heads, and how many tokens an image has."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.errors import ModelError
+from runner.model.json_file import read_json
+from runner.model.pipeline_index import index_of
 
 __all__ = ["ModelFacts", "divisors", "read_config", "takes_padded_heads"]
 
@@ -42,7 +43,7 @@ class ModelFacts:
 
     @classmethod
     def read(cls, folder: Path) -> "ModelFacts":
-        index = read_config(folder / "model_index.json")
+        index = index_of(folder, folder.name)
         denoiser = next((name for name in ("transformer", "unet") if index.get(name)), "")
         config = read_config(folder / denoiser / "config.json")
         return cls(folder, index, denoiser, config, read_config(folder / "vae" / "config.json"))
@@ -161,8 +162,4 @@ class ModelFacts:
 
 def read_config(path: Path) -> dict[str, Any]:
     """A JSON object; nothing where there is no such file. Raises ModelError."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}; download the model again") from None
-    return values if isinstance(values, dict) else {}
+    return read_json(path) if path.exists() else {}

@@ -4,22 +4,23 @@
 call, if the cache is complete. If not, one process per node downloads it.
 """
 
-import hashlib
 import importlib.util
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from runner import demo
 from runner.errors import ModelError, OfflineError
-from runner.model.safetensors_header import header_bytes
+from runner.model.identity import CONFIGS, WEIGHTS, changed_files, digests, identity
+from runner.model.json_file import AGAIN, read_json
+from runner.model.pipeline_index import INDEX, components_of, index_of
 from runner.model.spec import ModelSpec
 
 __all__ = [
+    "changed_files",
     "check_files",
     "configs",
+    "digests",
     "download",
     "hub_files",
     "hub_header",
@@ -29,14 +30,9 @@ __all__ = [
     "resolve",
 ]
 
-INDEX = "model_index.json"
-PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
-WEIGHTS = (*PICKLES, ".safetensors")
-CONFIGS = (".json", ".txt", ".model", ".jinja")
 LIBRARIES = ("diffusers", "transformers")
 SHARD = re.compile(r"-\d{5}-of-\d{5}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
-AGAIN = "download the model again"
 
 
 def resolve(spec: ModelSpec) -> str | None:
@@ -44,7 +40,7 @@ def resolve(spec: ModelSpec) -> str | None:
 
     Raises ModelError: gated, not found, no such revision, offline and not cached.
     """
-    if _folder_of(spec) is not None or COMMIT.fullmatch(spec.revision or ""):
+    if spec.folder is not None or COMMIT.fullmatch(spec.revision or ""):
         return spec.revision
     cached = _cached(spec)
     if cached is not None:
@@ -58,7 +54,7 @@ def local_folder(spec: ModelSpec) -> Path | None:
 
     Raises ModelError for a folder that is not a model, or in which files are missing.
     """
-    folder = _folder_of(spec)
+    folder = spec.folder
     if folder is not None:
         check_files(spec, folder)
         return folder
@@ -128,20 +124,6 @@ def hub_header(spec: ModelSpec, file: str) -> dict[str, tuple[str, list[int]]]:
     return {name: (tensor.dtype, tensor.shape) for name, tensor in found.tensors.items()}
 
 
-def index_of(folder: Path, shown: str) -> dict[str, Any]:
-    """The components of a pipeline: name → [library, class], and its class as `_class_name`."""
-    path = folder / INDEX
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{shown}: no {INDEX} in {folder}; not a diffusers pipeline") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}; {AGAIN}") from None
-    if not isinstance(values, dict) or "_class_name" not in values:
-        raise ModelError(f"{path}: names no pipeline class")
-    return values
-
-
 def check_files(spec: ModelSpec, folder: Path) -> None:
     """Raises ModelError: code or pickles that are not allowed, missing shards or weights."""
     index = index_of(folder, spec.id)
@@ -161,39 +143,6 @@ def check_files(spec: ModelSpec, folder: Path) -> None:
             raise ModelError(f"{spec.id}: {component} lacks {names} in {folder}; {AGAIN}")
         if not has and f"{component}/config.json" in files and _is_network(index[component][1]):
             raise ModelError(f"{spec.id}: {component} has no weights in {folder}; {AGAIN}")
-
-
-def identity(spec: ModelSpec) -> dict[str, Any]:
-    """What a fingerprint holds of the model. A folder counts by its configs, and by the names,
-    sizes and headers of its weight files: so a copy in another place is the same model."""
-    folder = _folder_of(spec)
-    variant = {"variant": spec.variant} if spec.variant else {}
-    if folder is None:
-        return {"id": spec.id, "revision": spec.revision, **variant}
-    digest = hashlib.sha256()
-    components = [name for name in index_of(folder, spec.id) if not name.startswith("_")]
-    paths = [folder / INDEX]
-    for component in sorted(components):
-        paths += sorted(path for path in (folder / component).rglob("*") if path.is_file())
-    for path in paths:
-        if path.suffix in CONFIGS:
-            digest.update(f"{path.relative_to(folder).as_posix()}\n".encode())
-            digest.update(path.read_bytes())
-        elif path.suffix in WEIGHTS:
-            size = path.stat().st_size
-            digest.update(f"{path.relative_to(folder).as_posix()} {size}\n".encode())
-            if path.suffix == ".safetensors":
-                digest.update(header_bytes(path))
-    return {"files": digest.hexdigest(), **variant}
-
-
-def _folder_of(spec: ModelSpec) -> Path | None:
-    if spec.id == "demo":
-        return demo.MODEL_DIR
-    path = Path(spec.id)
-    if path.is_absolute():
-        return path
-    return None
 
 
 def _cached(spec: ModelSpec) -> Path | None:
@@ -250,10 +199,7 @@ def _check_code(spec: ModelSpec, index: Mapping[str, Any]) -> None:
             f"{spec.id}: its pipeline is code of its own ({index['_class_name'][0]}.py), which "
             f"runs only with model: {{trust_remote_code: true}}"
         )
-    for component, value in index.items():
-        library = value[0] if isinstance(value, list) and value else None
-        if component.startswith("_") or not isinstance(library, str):
-            continue
+    for component, (library, _) in components_of(index).items():
         if library not in LIBRARIES and not _in_diffusers(library):
             raise ModelError(
                 f"{spec.id}: {component} is code of its own ({library}), which runs only with "
@@ -285,11 +231,7 @@ def _check_pickles(spec: ModelSpec, index: Mapping[str, Any], files: Iterable[st
 
 def _weights(index: Mapping[str, Any], files: Iterable[str]) -> dict[str, list[str]]:
     """Component → its weight files."""
-    components: dict[str, list[str]] = {
-        name: []
-        for name, value in index.items()
-        if not name.startswith("_") and isinstance(value, list) and value and value[0]
-    }
+    components: dict[str, list[str]] = {name: [] for name in components_of(index)}
     for name in files:
         path = PurePosixPath(name)
         if len(path.parts) == 2 and path.parts[0] in components and path.suffix in WEIGHTS:
@@ -304,5 +246,14 @@ def _is_variant(name: str, variant: str | None) -> bool:
 
 
 def _shards(path: Path) -> list[str]:
-    values = json.loads(path.read_text(encoding="utf-8"))
-    return sorted(set(values.get("weight_map", {}).values()))
+    """The files that an index of weights names. Raises ModelError."""
+    found = read_json(path).get("weight_map")
+    names = set(found.values()) if isinstance(found, dict) and _are_names(found.values()) else set()
+    if not names:
+        raise ModelError(f"{path}: must have a weight_map, tensor to file; {AGAIN}")
+    return sorted(names)
+
+
+def _are_names(values: Iterable[Any]) -> bool:
+    """Whether all are names of files in the same folder."""
+    return all(isinstance(value, str) and PurePosixPath(value).name == value for value in values)

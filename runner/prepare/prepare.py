@@ -3,6 +3,7 @@
 from __future__ import annotations  # array[int] is no type at run time before 3.12
 
 import contextlib
+import json
 import operator
 import time
 from array import array
@@ -74,6 +75,8 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
         manifest = fill(job.loaded.manifest, settled.resolved)
         wanted = asked_images(settled.plan, job.limit, job.shard)
         _record_survey(seen, found, wanted, crashed, lock.launch)
+        if seen.model_files:
+            replace(folder.model, (json.dumps(seen.model_files).encode(),), lock.launch)
         if not is_open(manifest):  # with nothing to do; a sibling shard may have settled it
             _record_manifest(folder, manifest, settled.choice, lock.launch)
     assignment = Assignment(
