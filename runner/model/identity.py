@@ -16,11 +16,10 @@ from runner.model.json_file import fault, read_bytes
 from runner.model.pipeline_index import INDEX, index_of
 from runner.model.safetensors_header import header_bytes, spans
 from runner.model.spec import ModelSpec
+from runner.model.weight_files import PICKLES, WEIGHTS
 
-__all__ = ["CONFIGS", "PICKLES", "WEIGHTS", "changed_files", "digests", "identity"]
+__all__ = ["CONFIGS", "changed_files", "digests", "identity"]
 
-PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
-WEIGHTS = (*PICKLES, ".safetensors")
 CONFIGS = (".json", ".txt", ".model", ".jinja")
 
 BLOCK = 4096  # bytes
