@@ -270,6 +270,8 @@ def _validate(options: argparse.Namespace) -> int:
     plan = Plan(loaded.manifest, loaded.prompts, loaded.root)
     prompts, images = counted(len(loaded.prompts), "prompt"), counted(len(plan), "image")
     answer(f"{options.manifest}: good; {prompts}, {images}")
+    for remark in loaded.remarks:
+        answer(str(remark))
     return ExitCode.COMPLETE
 
 
