@@ -77,11 +77,12 @@ class ManifestError(RefusedError):
 
     shown = 50
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], more: int = 0) -> None:
+        """`more` faults were not put into words."""
         self.problems = tuple(problems)
         lines = [str(problem) for problem in self.problems[: self.shown]]
-        if len(self.problems) > self.shown:
-            more = len(self.problems) - self.shown
+        more += max(0, len(self.problems) - self.shown)
+        if more:
             lines.append(f"… and {counted(more, 'more problem')}")
         super().__init__("\n".join(lines))
 

@@ -1,6 +1,7 @@
 """Lead a replica or follow: the loop that takes a batch, renders it and writes it."""
 
 import contextlib
+import copy
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,6 @@ from runner.launch.failures import Failures
 from runner.launch.replica import Replica
 from runner.launch.shards import shard, take, windows
 from runner.launch.store import Store, StoreLostError
-from runner.model import files as model
 from runner.plan import Fingerprints, Task, wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
@@ -203,7 +203,7 @@ def _worked(journal: Journal, clock: _Clock, replica: int) -> Iterator[None]:
 
 def _own_fingerprints(assignment: Assignment) -> Fingerprints:
     """Hashes for the writer's thread: the assignment's own may be in use on the main one."""
-    return Fingerprints(assignment.manifest, model.identity(assignment.manifest.model))
+    return copy.copy(assignment.fingerprints)
 
 
 def _parts(assignment: Assignment, number: int) -> Iterator[_Part]:

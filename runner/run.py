@@ -132,7 +132,8 @@ def _announce(rank: Rank, prepared: Preparation, launch: Launch) -> None:
     if not assignment.pending:
         return
     room = notice(rank.folder, assignment.plan, prepared.missing)
-    for line in filter(None, (*demo_notices(assignment.plan), room)):
+    remarks = map(str, rank.job.loaded.remarks)
+    for line in filter(None, (*remarks, *demo_notices(assignment.plan), room)):
         say(line)
     say(_greeting(len(assignment.pending), prepared.finished, launch))
     counts = Counts(len(assignment.plan), done=prepared.finished)

@@ -112,7 +112,7 @@ def _check(seen: Look, world: World, machine: Machine | None, *, as_json: bool) 
 def _remarks(seen: Look) -> list[str]:
     """What to know of the plan before the start."""
     plan = seen.plan
-    remarks = demo_notices(plan)
+    remarks = [*map(str, seen.loaded.remarks), *demo_notices(plan)]
     if is_open(seen.manifest):
         remarks.append(_OPEN_BATCHES)
     if len(plan) > ADVISE_FOLDERS and not seen.manifest.output.images_per_folder:

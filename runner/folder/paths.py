@@ -50,6 +50,7 @@ class OutputFolder:
         self.journals = self.own / "journal"
         self.locks = self.own / "locks"
         self.trial = self.own / "trial.json"
+        self.model = self.own / "model.json"  # what the files of a local model were
         self.refused = self.own / "refused"
         self.compared = self.own / "compared"  # see prepare/proof.py
         self.manifest = directory / "manifest.yaml"
@@ -79,7 +80,7 @@ class OutputFolder:
         guards = (self.locks / name for name in ("guard", "batches", "report"))
         for path in (self.dir, self.own, self.journals, self.locks, *self._image_folders()):
             _refuse_unless(stat.S_ISDIR, path)
-        for path in (*reports, *guards, self.trial, self.refused):
+        for path in (*reports, *guards, self.trial, self.model, self.refused):
             _refuse_unless(stat.S_ISREG, path)
         for path in reports:
             if path.exists() and not _is_report(path):

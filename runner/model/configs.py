@@ -1,13 +1,13 @@
 """What a model's configs say: its classes, heads, and how many tokens an image has."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.errors import ModelError
-from runner.model.files import index_of
+from runner.model.json_file import read_json
+from runner.model.pipeline_index import index_of
 
 __all__ = ["ModelConfigs", "divisors", "takes_padded_heads"]
 
@@ -179,8 +179,4 @@ class ModelConfigs:
 
 def _read(path: Path) -> dict[str, Any]:
     """A JSON object; empty where there is no such file. Raises ModelError."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}; download the model again") from None
-    return values if isinstance(values, dict) else {}
+    return read_json(path) if path.exists() else {}

@@ -4,6 +4,7 @@ from __future__ import annotations  # array[int] is no type at run time before 3
 
 import contextlib
 import dataclasses
+import json
 import operator
 import time
 from array import array
@@ -82,6 +83,8 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
         manifest = fill(job.loaded.manifest, settled.resolved)
         wanted = wanted_images(settled.plan, job.limit, job.part)
         _record_survey(seen, found, wanted, crashed, lock.launch)
+        if seen.model_files:
+            replace(folder.model, (json.dumps(seen.model_files).encode(),), lock.launch)
         if not is_open(manifest):  # with nothing to do; a sibling shard may have settled it
             _record_manifest(folder, manifest, settled.choice, lock.launch)
     assignment = Assignment(

@@ -1,9 +1,12 @@
 """`runner plan` over an output folder."""
 
+from pathlib import Path
+
 import pytest
 from support.bench import Bench
 from support.launch import stamps
 
+from runner.cli import main
 from runner.commands import plan as planned
 
 
@@ -23,3 +26,16 @@ def test_a_plan_knows_what_is_there(bench: Bench, monkeypatch: pytest.MonkeyPatc
     plan = bench.plan()
     assert plan["finished"] is None
     assert "was not looked at: more than 4 images" in plan["remarks"][0]
+
+
+# Case 55.
+def test_remarks_are_printed_by_validate_plan_and_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("model: demo\nseed: 1\nprompts:\n  - a cat #5 on a wall\n")
+    remark = f'{job}:4: YAML takes "#5 on a wall" as a comment; quote the whole text if it is part'
+    for command in ("validate", "plan", "run"):
+        assert main([command, str(job)]) == 0
+        output = capfd.readouterr()
+        assert remark in output.out + output.err, command
