@@ -23,6 +23,21 @@ __all__ = ["check"]
 
 MAX_PROBLEMS = 100  # the rest would only hide the first
 
+# Arguments for inputs that a manifest has no keys for: images, LoRAs, adapters, another model's
+# output.
+IMAGES = re.compile(
+    r"(.*_)?(image|images|mask|masks|video)|strength|(negative_)?ip_adapter_image_embeds"
+)
+UNUSABLE = re.compile(r"(.*_)?attention_kwargs|text_model_output")
+
+# Arguments of other pipelines → those of the same meaning, the likeliest first.
+SAME = {
+    "guidance_scale": ("true_cfg_scale", "distilled_guidance_scale", "decoder_guidance_scale"),
+    "true_cfg_scale": ("guidance_scale", "distilled_guidance_scale"),
+    "cfg_scale": ("true_cfg_scale", "guidance_scale"),
+    "num_inference_steps": ("decoder_num_inference_steps",),
+}
+
 # What a type of the call's is in YAML.
 IN_YAML = {
     "int": "a number",
@@ -44,11 +59,11 @@ def check(plan: Plan, folder: Path) -> None:
     name = index_of(folder, spec.id)["_class_name"]
     call = _call_of(spec, name) if isinstance(name, str) else None  # else the model's own code
     if call is not None:
-        _refuse(_unknown(plan, call, name))
-        _refuse(_type_faults(plan, call, name))
+        _refuse(_unknown(plan, call))
+        _refuse(_type_faults(plan, call))
     _check_sizes(plan, ModelConfigs.read(folder).size_multiple)
     if call is not None:
-        _refuse(_objections(plan, call, name))
+        _refuse(_objections(plan, call))
 
 
 def _refuse(problems: Iterator[Problem]) -> None:
@@ -78,21 +93,40 @@ def _check_sizes(plan: Plan, multiple: int) -> None:
                 )
 
 
-def _unknown(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[Problem]:
-    known = {name: name for name in call.arguments if name not in ("self", "prompt")}
+def _unknown(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
+    """Names that the call does not take, or takes for what a manifest cannot give. A call with
+    **kwargs swallows names that it never reads."""
+    usable = {name: name for name in call.arguments if _is_usable(call, name)}
+    known = usable | {name: name for name in call.rest}
     for name, prompt in plan.names.items():
-        if name not in known and not call.takes_any:
-            message = f"{class_name} takes no {name}{_hint(name, known)}"
+        if name not in known:
+            message = f"{call.name} {_why_not(call, name)}{_hint(name, usable)}"
             yield Problem(plan.where(prompt, name), message)
 
 
+def _is_usable(call: PipelineCall, name: str) -> bool:
+    return call.can_be_written(name) and not (name == "prompt" or UNUSABLE.fullmatch(name))
+
+
+def _why_not(call: PipelineCall, name: str) -> str:
+    if IMAGES.fullmatch(name):
+        return f"gets no {name} here: images are made from texts alone; leave it out"
+    if name in call.arguments:
+        return f"takes {name}, but a manifest cannot give it: {call.wants(name)}; leave it out"
+    return f"takes no {name}"
+
+
 def _hint(name: str, known: Mapping[str, str]) -> str:
+    """The right name, as far as it can be guessed."""
+    if IMAGES.fullmatch(name) or UNUSABLE.fullmatch(name):
+        return ""
     place = place_of(name, Manifest)
     is_elsewhere = place and not place.endswith(f"parameters.{name}")
-    return place if is_elsewhere else nearest(name, known)
+    alike = next((other for other in SAME.get(name, ()) if other in known), None)
+    return place if is_elsewhere else nearest(alike or name, known)
 
 
-def _type_faults(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[Problem]:
+def _type_faults(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
     """Values that have another type than the call's, each value once."""
     seen = set[str]()
     for prompt, parameters in plan.parameter_sets.values():
@@ -100,7 +134,7 @@ def _type_faults(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[Pr
             if call.takes(name, value):
                 continue
             wanted, given = call.wants(name), json.dumps(value, ensure_ascii=False)[:60]
-            fault = f"{name}: {class_name} takes {wanted}, not {given}"
+            fault = f"{name}: {call.name} takes {wanted}, not {given}"
             if fault not in seen:
                 seen.add(fault)
                 remedy = f"write {_instead(wanted, value)}"
@@ -125,7 +159,7 @@ def _finite_number(text: Any) -> str:
     return ""
 
 
-def _objections(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[Problem]:
+def _objections(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
     """What the pipeline's own check of its arguments refuses, each reason once."""
     seen = set[str]()
     for prompt, parameters in plan.parameter_sets.values():
@@ -134,7 +168,7 @@ def _objections(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[Pro
         if reason and named and reason not in seen:
             seen.add(reason)
             remedy = _allowed(call, parameters, named, reason) or f"change {' or '.join(named)}"
-            message = f"{class_name}: {reason.rstrip('.')}; {remedy}"
+            message = f"{call.name}: {reason.rstrip('.')}; {remedy}"
             yield Problem(plan.where(prompt, *named), message)
 
 

@@ -1,0 +1,52 @@
+"""Classes of diffusers, as their source has them: to import one takes seconds and half a GB."""
+
+import ast
+import functools
+import importlib.util
+from pathlib import Path
+
+__all__ = ["class_of", "method_of", "module_of"]
+
+
+@functools.cache
+def module_of(name: str, folder: str = "pipelines") -> Path | None:
+    """The file of diffusers' folder that defines a class; None if it has no such class."""
+    found = importlib.util.find_spec("diffusers")
+    home = Path(found.origin).parent / folder if found and found.origin else Path()
+    wanted = f"class {name}(".encode()
+    files = (path for path in _files(home) if wanted in _read(path))
+    return next((path for path in files if _in(path, name)), None)
+
+
+@functools.cache
+def class_of(name: str, folder: str = "pipelines") -> ast.ClassDef | None:
+    path = module_of(name, folder)
+    return _in(path, name) if path else None
+
+
+def method_of(class_name: str, name: str, folder: str = "pipelines") -> ast.FunctionDef | None:
+    """A method of a class or of its bases."""
+    node = class_of(class_name, folder)
+    if node is None:
+        return None
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef) and member.name == name:
+            return member
+    bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+    return next(filter(None, (method_of(base, name, folder) for base in bases)), None)
+
+
+@functools.cache
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+@functools.cache
+def _read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+@functools.cache
+def _in(path: Path, name: str) -> ast.ClassDef | None:
+    nodes = ast.parse(_read(path)).body
+    return next((n for n in nodes if isinstance(n, ast.ClassDef) and n.name == name), None)
