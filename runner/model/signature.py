@@ -24,6 +24,7 @@ ACCEPTED = {
     "width": 2048,
     "callback_on_step_end_tensor_inputs": None,
 }
+WRITABLE = ("Any", "Dict", "Literal", "bool", "dict", "float", "int", "object", "str")
 LISTS = ("list", "List", "tuple", "Tuple", "Sequence")
 # Arguments that calls concatenate with tuples or compare with them. YAML has lists only.
 TUPLES = (
@@ -208,6 +209,8 @@ def fits(annotation: ast.expr, value: Any) -> bool:
             return value is None
         case ast.Name("Any" | "object"):
             return True
+        case ast.Subscript(value=ast.Name("Literal")):
+            return value in ast.literal_eval(f"[{ast.unparse(annotation.slice)}]")
         case ast.Name("bool"):
             return isinstance(value, bool)
         case ast.Name("int"):
@@ -245,5 +248,5 @@ def is_json(annotation: ast.expr) -> bool:
         case ast.Subscript(value=ast.Name(name), slice=inner) if name in LISTS:
             return is_json(inner.elts[0] if isinstance(inner, ast.Tuple) else inner)
         case ast.Name(name) | ast.Subscript(value=ast.Name(name)):
-            return name in (*LISTS, "dict", "Dict", "str", "int", "float", "bool", "Any", "object")
+            return name in (*WRITABLE, *LISTS)
     return False

@@ -15,7 +15,9 @@ from runner.manifest.schema import Manifest
 from runner.manifest.suggestions import nearest, place_of
 from runner.model.configs import ModelConfigs
 from runner.model.files import index_of
+from runner.model.kinds import needed_inputs, needed_parameters, product
 from runner.model.signature import PipelineCall, pipeline_call
+from runner.model.source import class_of
 from runner.model.spec import ModelSpec
 from runner.plan import Plan
 
@@ -60,6 +62,7 @@ def check(plan: Plan, folder: Path) -> None:
     call = _call_of(spec, name) if isinstance(name, str) else None  # else the model's own code
     if call is not None:
         _refuse(_unknown(plan, call))
+        _refuse(_missing(plan, call))
         _refuse(_type_faults(plan, call))
     _check_sizes(plan, ModelConfigs.read(folder).size_multiple)
     if call is not None:
@@ -75,10 +78,35 @@ def _call_of(spec: ModelSpec, class_name: str) -> PipelineCall:
     call = pipeline_call(class_name)
     if call is None:
         version = importlib.metadata.version("diffusers")
+        if class_of(class_name) is not None:
+            raise ModelError(f"{spec.id}: {class_name} has no call that makes images")
         raise ModelError(f"{spec.id}: diffusers {version} has no {class_name}")
-    if not {"prompt", "generator"} <= call.arguments.keys():
-        raise ModelError(f"{spec.id}: {class_name} makes no images from prompts")
+    if reason := _other_kind(call):
+        remedy = "use a model that makes images from texts alone"
+        raise ModelError(f"{spec.id}: {class_name} {reason}; {remedy}")
     return call
+
+
+def _other_kind(call: PipelineCall) -> str:
+    """Why a pipeline makes no images from texts alone; empty if it does."""
+    if made := product(call):
+        return f"makes {made}"
+    if "prompt" not in call.arguments:
+        return "takes no prompt"
+    if "generator" not in call.arguments:
+        return "takes no generator, so that its images would not depend on the seed"
+    inputs = needed_inputs(call)
+    return f"needs {', '.join(inputs)}, which a manifest cannot give" if inputs else ""
+
+
+def _missing(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
+    """Parameters that the call needs and that some prompt does not have."""
+    for name in needed_parameters(call):
+        for prompt, parameters in plan.parameter_sets.values():
+            if name not in parameters:
+                message = f"{call.name} needs {name}: {call.wants(name)}; add it to the parameters"
+                yield Problem(plan.where(prompt), message)
+                break
 
 
 def _check_sizes(plan: Plan, multiple: int) -> None:

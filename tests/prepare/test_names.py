@@ -4,12 +4,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import diffusers
 import pytest
 
 from runner.cli import main
 from runner.errors import ExitCode
-from runner.model.signature import pipeline_call
 
 TYPOS = [
     ("StableDiffusionPipeline", "negative_promt", "negative_prompt"),
@@ -93,21 +91,25 @@ def test_what_a_call_with_kwargs_would_swallow(
     assert words in refusal(pipeline, name, value)
 
 
-def test_what_calls_read_from_their_kwargs() -> None:
-    """Nothing but the callbacks that the runner sets itself. Another name that a newer diffusers
-    reads would be accepted."""
-    found = {}
-    for name in dir(diffusers):
-        call = pipeline_call(name) if name.endswith("Pipeline") else None
-        if call is not None and call.node.args.kwarg:
-            found[name] = call.rest
-    assert len(found) >= 35
-    assert {key for read in found.values() for key in read} == {
-        "callback",
-        "callback_steps",
-        "prior_callback",
-        "prior_callback_steps",
-    }
-    lines = Path(diffusers.pipelines.stable_diffusion.__path__[0]) / "pipeline_stable_diffusion.py"
-    line = found["StableDiffusionPipeline"]["callback"]
-    assert 'kwargs.pop("callback"' in lines.read_text().splitlines()[line - 1]
+@pytest.mark.parametrize(
+    ("pipeline", "words"),
+    [
+        ("WanPipeline", "makes videos; use a model that makes images from texts alone"),
+        ("FluxFillPipeline", "needs image, mask_image, which a manifest cannot give; use a model"),
+        ("StableDiffusionControlNetPipeline", "needs image, which a manifest cannot give"),
+        ("StableVideoDiffusionPipeline", "makes videos"),
+        ("MarigoldDepthPipeline", "takes no prompt"),
+        ("FluxPriorReduxPipeline", "makes an image's embedding for another pipeline"),
+        ("ShapEPipeline", "makes 3-D shapes"),
+        ("VersatileDiffusionPipeline", "has no call that makes images"),
+        ("FluxPipelin", "has no FluxPipelin"),
+    ],
+)
+def test_pipelines_of_another_kind(refusal: Callable[..., str], pipeline: str, words: str) -> None:
+    assert words in refusal(pipeline, "height", 512)
+
+
+def test_a_parameter_without_which_a_pipeline_makes_nothing(refusal: Callable[..., str]) -> None:
+    pipeline = "StableDiffusionAttendAndExcitePipeline"
+    assert f"{pipeline} needs token_indices: list[int]" in refusal(pipeline, "eta", 0.0)
+    assert refusal(pipeline, "token_indices", [2, 5]) == ""

@@ -125,7 +125,6 @@ def test_the_line_of_a_seed_in_a_prompt_file(plan: Callable[..., Plan], tmp_path
         ("Lumina2Pipeline", 512),
         ("QwenImagePipeline", 1024),
         ("KolorsPipeline", 256),
-        ("Kandinsky5T2IPipeline", 1024),
     ],
 )
 def test_a_text_longer_than_the_pipeline_takes(
