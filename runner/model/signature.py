@@ -105,21 +105,21 @@ class PipelineCall:
         return annotation
 
     def _takes_null(self, name: str) -> bool:
-        """By the annotation, or by the default, or since the class looks for it."""
-        annotation = self._annotation(name)
-        by_default = name in self.defaults and self.values.get(name, name) is None
-        return annotation is None or by_default or fits(annotation, None) or self._looks_for(name)
+        """By the default, or since the class looks for it. Annotations with None are not enough:
+        calls compare such arguments with numbers."""
+        is_default = name in self.defaults and self.values.get(name, name) is None
+        return is_default or self._looks_for(name)
 
     def _looks_for(self, name: str) -> bool:
         """Whether the class compares a variable of this name with None, or hands it to a method
         that does not need it."""
-        node = class_of(self.name)
+        node, own = class_of(self.name), set(ast.walk(self.node.args))
         for inner in ast.walk(node) if node else ():
             match inner:
                 case ast.Compare(ast.Name(found), [ast.Is() | ast.IsNot()], [ast.Constant(None)]):
                     if found == name:
                         return True
-                case ast.arg(found, annotation) if annotation is not None:
+                case ast.arg(found, annotation) if annotation is not None and inner not in own:
                     if found == name and fits(annotation, None):
                         return True
         return False

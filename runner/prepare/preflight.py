@@ -166,6 +166,8 @@ def _type_faults(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
             if fault not in seen:
                 seen.add(fault)
                 remedy = f"write {_instead(wanted, value)}"
+                if value is None:
+                    remedy = f"leave it out, or {remedy}"
                 yield Problem(plan.where(prompt, name), f"{fault}; {remedy}")
 
 

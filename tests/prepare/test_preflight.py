@@ -191,3 +191,13 @@ def test_values_that_a_pipeline_takes(fault: Callable[..., str]) -> None:
     assert fault("FluxPipeline", guidance_scale=4, true_cfg_scale=1.5, sigmas=[1, 0.5]) == ""
     assert fault("StableDiffusionXLPipeline", original_size=[64, 64], clip_skip=1) == ""
     assert fault("SanaPipeline", clean_caption=False, negative_prompt="fog") == ""
+
+
+def test_null_where_a_pipeline_looks_for_it(fault: Callable[..., str]) -> None:
+    assert fault("SanaPipeline", complex_human_instruction=None) == ""
+    assert fault("SanaSprintPipeline", intermediate_timesteps=None, num_inference_steps=4) == ""
+    assert fault("StableDiffusionPipeline", negative_prompt=None, height=None, width=None) == ""
+    found = fault("StableDiffusionPipeline", guidance_scale=None)
+    assert found.endswith("takes float, not null; leave it out, or write a number")
+    for name in ("num_inference_steps", "guidance_scale"):  # HunyuanDiT's annotations are wrong
+        assert "not null" in fault("HunyuanDiTPipeline", **{name: None})
