@@ -20,6 +20,7 @@ from runner.model.signature import PipelineCall, pipeline_call
 from runner.model.source import class_of
 from runner.model.spec import ModelSpec
 from runner.plan import Plan
+from runner.prepare.values import value_faults
 
 __all__ = ["check"]
 
@@ -64,8 +65,10 @@ def check(plan: Plan, folder: Path) -> None:
         _refuse(_unknown(plan, call))
         _refuse(_missing(plan, call))
         _refuse(_type_faults(plan, call))
-    _check_sizes(plan, ModelConfigs.read(folder).size_multiple)
+    configs = ModelConfigs.read(folder)
+    _check_sizes(plan, configs.size_multiple)
     if call is not None:
+        _refuse(_value_faults(plan, configs))
         _refuse(_objections(plan, call))
 
 
@@ -171,6 +174,16 @@ def _type_faults(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
                 yield Problem(plan.where(prompt, name), f"{fault}; {remedy}")
 
 
+def _value_faults(plan: Plan, configs: ModelConfigs) -> Iterator[Problem]:
+    """What the call takes, but not its scheduler, each fault once."""
+    seen = set[str]()
+    for prompt, parameters in plan.parameter_sets.values():
+        for name, fault in value_faults(configs, parameters):
+            if fault not in seen:
+                seen.add(fault)
+                yield Problem(plan.where(prompt, name), fault)
+
+
 def _instead(wanted: str, value: Any) -> str:
     """`4.0 for "4e0"`, which YAML 1.1 reads as text; for other values what the type is in YAML."""
     values = value if isinstance(value, list) else [value]
@@ -185,7 +198,9 @@ def _finite_number(text: Any) -> str:
     """The number that a text means, in a form that every YAML reads as one; empty if none."""
     with contextlib.suppress(ValueError):
         if isinstance(text, str) and math.isfinite(float(text)):
-            return str(int(text) if text.isdecimal() else float(text))
+            number = str(int(text) if text.isdecimal() else float(text))
+            # YAML 1.1 reads 1e+300 as text, since it has no dot.
+            return re.sub(r"^(-?\d+)e", r"\1.0e", number)
     return ""
 
 
