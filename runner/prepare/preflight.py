@@ -199,17 +199,15 @@ def _type_faults(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
     """Values that have another type than the call's, each value once."""
     seen = set[str]()
     for prompt, parameters in plan.parameter_sets.values():
-        for name, value in parameters.items():
-            if call.takes(name, value):
-                continue
-            wanted, given = call.wants(name), json.dumps(value, ensure_ascii=False)[:60]
+        for name in [name for name, value in parameters.items() if not call.takes(name, value)]:
+            wanted, value = call.wants(name), parameters[name]
+            given = json.dumps(value, ensure_ascii=False)[:60]
             fault = f"{name}: {call.name} takes {wanted}, not {given}"
             if fault not in seen:
                 seen.add(fault)
-                remedy = f"write {_instead(wanted, value)}"
-                if value is None:
-                    remedy = f"leave it out, or {remedy}"
-                yield Problem(plan.where(prompt, name), f"{fault}; {remedy}")
+                remedy = "leave it out, or write" if value is None else "write"
+                message = f"{fault}; {remedy} {_instead(wanted, value)}"
+                yield Problem(plan.where(prompt, name), message)
 
 
 def _value_faults(plan: Plan, configs: ModelConfigs) -> Iterator[Problem]:

@@ -1,5 +1,6 @@
 """Settle the strategy, and check what configs and the machine rule out, before weights load."""
 
+import dataclasses
 from pathlib import Path
 
 from runner.errors import StrategyError
@@ -8,6 +9,7 @@ from runner.launch.world import World
 from runner.model import files as model
 from runner.model.weights import component_bytes
 from runner.plan import Plan
+from runner.prepare.effects import without_effect
 from runner.prepare.preflight import check
 from runner.render import compiled
 from runner.say import say
@@ -45,7 +47,8 @@ def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
         )
     if plan.manifest.compile:
         compiled.check(conditions, strategy, plan.manifest.on_out_of_memory)
-    return found
+    remarks = [*found.remarks, *without_effect(plan, conditions.folder)]
+    return dataclasses.replace(found, remarks=remarks)
 
 
 def conditions_of(

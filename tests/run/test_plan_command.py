@@ -23,3 +23,13 @@ def test_a_plan_knows_what_is_there(bench: Bench, monkeypatch: pytest.MonkeyPatc
     plan = bench.plan()
     assert plan["finished"] is None
     assert "was not looked at: more than 4 images" in plan["remarks"][0]
+
+
+def test_a_parameter_without_effect_is_remarked_once(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.values["parameters"] |= {"negative_prompt": "fog"}
+    (remark,) = bench.plan()["remarks"]
+    assert "negative_prompt has no effect: FluxPipeline uses it with a true_cfg_scale" in remark
+    bench.run(limit=1)
+    assert capsys.readouterr().err.count("negative_prompt has no effect") == 1
