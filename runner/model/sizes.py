@@ -9,10 +9,10 @@ from runner.model.configs import ModelConfigs
 from runner.model.signature import PipelineCall
 from runner.model.source import class_of, method_of
 
-__all__ = ["DEFAULT", "keeps_any_size", "made_size", "needs_both_sides", "size_multiple"]
+__all__ = ["keeps_any_size", "made_size", "needs_both_sides", "size_multiple"]
 
 VAE_KEYS = ("block_out_channels", "temperal_downsample")
-DEFAULT = 1024  # of a side, for the pipelines below
+LATENTS = 128  # of a side by default, for the pipelines with a rule of their own
 
 # HunyuanDiT's SUPPORTED_SHAPE: with use_resolution_binning any other size becomes one of these.
 HUNYUAN_SHAPES = (
@@ -56,35 +56,49 @@ def size_multiple(call: PipelineCall, configs: ModelConfigs) -> int:
 
 
 def made_size(
-    call: PipelineCall, height: int, width: int, parameters: Mapping[str, Any]
-) -> tuple[int, int, str]:
-    """(height, width) that the pipeline makes of what is asked, and how to have that."""
+    call: PipelineCall, configs: ModelConfigs, parameters: Mapping[str, Any]
+) -> tuple[tuple[int, int], tuple[int, int], str]:
+    """(height, width) that is asked, that the pipeline makes of it, and how to have what is asked.
+    A side that is not given has the default of the pipelines with such a rule."""
+    factor = configs.vae_factor
+    height, width = (parameters.get(side) or LATENTS * factor for side in ("height", "width"))
     rule = RULES.get(call.name)
-    return rule(height, width, parameters) if rule else (height, width, "")
+    made, remedy = rule(height, width, factor, parameters) if rule else ((height, width), "")
+    return (height, width), made, remedy
 
 
-def _hunyuan(height: int, width: int, parameters: Mapping[str, Any]) -> tuple[int, int, str]:
+def _hunyuan(
+    height: int, width: int, factor: int, parameters: Mapping[str, Any]
+) -> tuple[tuple[int, int], str]:
     if (height, width) in HUNYUAN_SHAPES or not parameters.get("use_resolution_binning", True):
-        return height, width, ""
+        return (height, width), ""
     ratio = min(HUNYUAN_SHAPES, key=lambda shape: abs(shape[1] / shape[0] - width / height))
     alike = [s for s in HUNYUAN_SHAPES if s[1] / s[0] == ratio[1] / ratio[0]]
     made = min(alike, key=lambda shape: abs(shape[0] * shape[1] - width * height))
-    return *made, "write use_resolution_binning: false"
+    return made, "write use_resolution_binning: false"
 
 
-def _hidream(height: int, width: int, parameters: Mapping[str, Any]) -> tuple[int, int, str]:
-    scale = math.sqrt(DEFAULT**2 / (width * height))
-    made = [int(side * scale // 16 * 16) for side in (height, width)]
-    return made[0], made[1], f"use {made[1]} × {made[0]} (width × height)"
+def _hidream(
+    height: int, width: int, factor: int, parameters: Mapping[str, Any]
+) -> tuple[tuple[int, int], str]:
+    """The same ratio with the area of the default size."""
+    scale, step = math.sqrt((LATENTS * factor) ** 2 / (width * height)), 2 * factor
+    made = int(height * scale // step * step), int(width * scale // step * step)
+    return made, f"use width {made[1]}, height {made[0]}"
 
 
-def _kontext(height: int, width: int, parameters: Mapping[str, Any]) -> tuple[int, int, str]:
-    area, ratio = parameters.get("max_area") or DEFAULT**2, width / height
-    made = [round((area / ratio) ** 0.5) // 16 * 16, round((area * ratio) ** 0.5) // 16 * 16]
-    return made[0], made[1], f"write max_area: {height * width}"
+def _kontext(
+    height: int, width: int, factor: int, parameters: Mapping[str, Any]
+) -> tuple[tuple[int, int], str]:
+    """The same ratio with the area of max_area."""
+    area, step = parameters.get("max_area") or 1024**2, 2 * factor
+    sides = round((area * height / width) ** 0.5), round((area * width / height) ** 0.5)
+    made = sides[0] // step * step, sides[1] // step * step
+    return made, f"write max_area: {height * width}"
 
 
-RULES: dict[str, Callable[[int, int, Mapping[str, Any]], tuple[int, int, str]]] = {
+Rule = Callable[[int, int, int, Mapping[str, Any]], tuple[tuple[int, int], str]]
+RULES: dict[str, Rule] = {
     "HunyuanDiTPipeline": _hunyuan,
     "HunyuanDiTPAGPipeline": _hunyuan,
     "HiDreamImagePipeline": _hidream,

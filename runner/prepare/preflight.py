@@ -17,16 +17,10 @@ from runner.model.configs import ModelConfigs
 from runner.model.files import index_of
 from runner.model.kinds import needed_inputs, needed_parameters, product
 from runner.model.signature import PipelineCall, pipeline_call
-from runner.model.sizes import (
-    DEFAULT,
-    keeps_any_size,
-    made_size,
-    needs_both_sides,
-    size_multiple,
-)
 from runner.model.source import class_of
 from runner.model.spec import ModelSpec
 from runner.plan import Plan
+from runner.prepare.sizes import replaced_sizes, rounded_sizes
 from runner.prepare.values import value_faults
 
 __all__ = ["check"]
@@ -73,9 +67,9 @@ def check(plan: Plan, folder: Path) -> None:
         _refuse(_missing(plan, call))
         _refuse(_type_faults(plan, call))
     configs = ModelConfigs.read(folder)
-    _refuse(_size_faults(plan, call, configs))
+    _refuse(rounded_sizes(plan, call, configs))
     if call is not None:
-        _refuse(_replaced_sizes(plan, call, configs))
+        _refuse(replaced_sizes(plan, call, configs))
         _refuse(_value_faults(plan, configs))
         _refuse(_objections(plan, call))
 
@@ -118,48 +112,6 @@ def _missing(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
                 message = f"{call.name} needs {name}: {call.wants(name)}; add it to the parameters"
                 yield Problem(plan.where(prompt), message)
                 break
-
-
-def _size_faults(plan: Plan, call: PipelineCall | None, configs: ModelConfigs) -> Iterator[Problem]:
-    """Sizes that the pipeline would round, or replace by others, each size once."""
-    if call is not None and keeps_any_size(call, {}):
-        return
-    multiple = size_multiple(call, configs) if call else configs.size_multiple
-    for size, prompt in plan.sizes.items():
-        for name, value in zip(("height", "width"), size, strict=True):
-            if value is not None and value % multiple:
-                low = value // multiple * multiple
-                valid = " or ".join(str(v) for v in (low, low + multiple) if v)
-                message = f"{plan.manifest.model.id} needs a multiple of {multiple}; use {valid}"
-                yield Problem(plan.where(prompt, name), f"{name} {value}: {message}")
-
-
-def _replaced_sizes(plan: Plan, call: PipelineCall, configs: ModelConfigs) -> Iterator[Problem]:
-    """Sizes in place of which the pipeline makes others, each once."""
-    seen = set[str]()
-    multiple = size_multiple(call, configs)
-    for prompt, parameters in plan.parameter_sets.values():
-        fault = _replaced(call, parameters, multiple)
-        if fault and fault not in seen:
-            seen.add(fault)
-            yield Problem(plan.where(prompt, "height", "width"), fault)
-
-
-def _replaced(call: PipelineCall, parameters: Mapping[str, Any], multiple: int) -> str:
-    height, width = parameters.get("height"), parameters.get("width")
-    if not (height or width) or keeps_any_size(call, parameters):
-        return ""
-    if not (height and width) and needs_both_sides(call):
-        given, other = ("height", "width") if height else ("width", "height")
-        return f"{call.name} ignores a {given} without a {other}; give both"
-    asked = int(height or DEFAULT), int(width or DEFAULT)
-    if any(side % multiple for side in asked):
-        return f"without resolution binning, height and width must be multiples of {multiple}"
-    made = made_size(call, *asked, parameters)
-    if made[:2] == asked:
-        return ""
-    shown = f"{asked[1]} × {asked[0]} becomes {made[1]} × {made[0]}"
-    return f"width × height: with {call.name} {shown}; {made[2]}"
 
 
 def _unknown(plan: Plan, call: PipelineCall) -> Iterator[Problem]:

@@ -86,7 +86,7 @@ def test_binning_is_that_of_hunyuandit() -> None:
     assert set(HUNYUAN_SHAPES) == set(pipeline_hunyuandit.SUPPORTED_SHAPE)
     for height, width in ((512, 512), (800, 1024), (2048, 1024), (1264, 1280), (96, 640)):
         wide, high = pipeline_hunyuandit.map_to_standard_shapes(width, height)
-        assert _hunyuan(height, width, {})[:2] == (high, wide)
+        assert _hunyuan(height, width, 8, {})[0] == (high, wide)
 
 
 @pytest.mark.parametrize("pipeline", ["PixArtSigmaPipeline", "SanaPipeline", "PRXPipeline"])
@@ -100,7 +100,7 @@ def test_sizes_that_are_made_in_another_and_resized(
 
 def test_pipelines_that_keep_the_area(fault: Callable[..., str]) -> None:
     found = fault("HiDreamImagePipeline", {}, height=512, width=512)
-    assert "512 × 512 becomes 1024 × 1024; use 1024 × 1024" in found
+    assert "512 × 512 becomes 1024 × 1024; use width 1024, height 1024" in found
     assert fault("HiDreamImagePipeline", {}, height=1024, width=1024) == ""
     found = fault("FluxKontextPipeline", {}, height=512, width=768)
     assert found.endswith("; write max_area: 393216")
