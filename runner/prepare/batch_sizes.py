@@ -149,7 +149,7 @@ def _short(task: Task) -> Task:
     """The task in a few steps, where its number of steps is its own to set."""
     parameters = dict(task.parameters)
     if not parameters.keys() & {"timesteps", "sigmas"}:
-        steps = parameters.get("num_inference_steps", STEPS)
+        steps = parameters.get("num_inference_steps") or STEPS
         parameters["num_inference_steps"] = min(steps, STEPS)
     return dataclasses.replace(task, parameters=parameters)
 

@@ -1,6 +1,6 @@
 """Settle the strategy, and check what configs and the machine rule out, before weights load."""
 
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 
 from runner.errors import StrategyError
@@ -9,6 +9,7 @@ from runner.launch.world import World
 from runner.model import files as model
 from runner.model.weights import component_bytes
 from runner.plan import Plan
+from runner.prepare.effects import without_effect
 from runner.prepare.preflight import check
 from runner.prepare.proof import refuse_batches, unproven
 from runner.render import compiled
@@ -49,8 +50,10 @@ def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
     if plan.manifest.compile:
         compiled.check(conditions, strategy, plan.manifest.on_out_of_memory)
     settled = plan.manifest.model_copy(update={"strategy": strategy})
-    remark = unproven(settled, conditions.folder)
-    return replace(found, remarks=[*found.remarks, *filter(None, [remark])])
+    remarks = [*found.remarks, *without_effect(plan, conditions.folder)]
+    if remark := unproven(settled, conditions.folder):
+        remarks.append(remark)
+    return dataclasses.replace(found, remarks=remarks)
 
 
 def conditions_of(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from runner.errors import GaveUpError
 from runner.launch.replica import Replica
 from runner.launch.stop import Stop
+from runner.model.signature import as_call_values
 from runner.model.text_memory import text_memory
 from runner.model.truncation import truncation_of
 from runner.plan import Task, is_text
@@ -234,9 +235,10 @@ class Pipeline:
         """Of the pipeline call."""
         generators = [torch.Generator("cpu").manual_seed(task.seed) for task in tasks]
         single = len(tasks) == 1
-        arguments = dict(tasks[0].parameters)
+        arguments = as_call_values(tasks[0].parameters)
         for name in [] if single else filter(is_text, tasks[0].parameters):
-            arguments[name] = [task.parameters[name] for task in tasks]
+            if arguments[name] is not None:  # then it is null in all of a batch
+                arguments[name] = [task.parameters[name] for task in tasks]
         if self._has_callback:
             arguments["callback_on_step_end"] = self._on_step(time.monotonic())
         return {

@@ -15,7 +15,7 @@ from runner.errors import ModelError
 from runner.model import files as model
 from runner.model import json_file
 from runner.model.configs import ModelFacts
-from runner.model.source import needed_packages, required_components
+from runner.model.requirements import needed_packages, required_components
 from runner.model.spec import ModelSpec
 
 Change = Callable[[Path], Any]

@@ -11,7 +11,7 @@ from runner.errors import ModelError, StrategyError
 
 
 # Case 37.
-@pytest.mark.parametrize("name", ["negative_promt", "strength", "guidance"])
+@pytest.mark.parametrize("name", ["negative_promt", "eta", "guidance"])
 def test_parameters_that_the_call_does_not_take(bench: Bench, name: str) -> None:
     bench.values["prompts"][3] = {"prompt": "a cat", "parameters": {name: "x"}}
     with pytest.raises(ModelError, match=rf"prompts\[3\]: FluxPipeline takes no {name}"):
