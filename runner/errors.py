@@ -12,6 +12,7 @@ RunnerError                    exit 1
 ├── DiskError                  exit 1: no space, read-only, broken: the work stops
 ├── ReplicaLostError           exit 1: a rank failed while the others of its replica wait for it
 └── InterruptedRunError        exit 75: ended before every image was made; run again to go on
+    └── TakenOverError         another job took the folder over while this one was paused
 """
 
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ __all__ = [
     "ReplicaLostError",
     "RunnerError",
     "StrategyError",
+    "TakenOverError",
     "already_printed",
 ]
 
@@ -123,6 +125,10 @@ class GaveUpError(RunnerError):
 
 class InterruptedRunError(RunnerError):
     exit_code = ExitCode.INCOMPLETE
+
+
+class TakenOverError(InterruptedRunError):
+    pass
 
 
 def already_printed(message: str, exit_code: int) -> RunnerError:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from runner.errors import GaveUpError, ReplicaLostError
 from runner.folder.done_images import Done
 from runner.folder.journal import Journal, merge
+from runner.folder.lock import Owned
 from runner.folder.merged_record import LOST, ReplicaTimes
 from runner.launch.crashes import Crashes, split_batch
 from runner.launch.replica import Replica
@@ -64,6 +65,7 @@ def lead(
         journal,
         rank.store,
         assignment.launch,
+        Owned.of(rank.folder, assignment.launch, rank.job.part).check,
         regenerate=rank.job.regenerate,
     )
     leader = _Leader(rank, assignment, replica, renderer, writer, crashes)

@@ -12,7 +12,13 @@ import secrets
 import time
 from collections.abc import Iterator
 
-from runner.errors import ExitCode, InterruptedRunError, RefusedError, already_printed
+from runner.errors import (
+    ExitCode,
+    InterruptedRunError,
+    RefusedError,
+    TakenOverError,
+    already_printed,
+)
 from runner.folder.counts import Counts, Launch
 from runner.folder.lock import FolderLock
 from runner.folder.merged_record import Account
@@ -50,18 +56,22 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
 
 
 def _run_on_rank_0(rank: Rank) -> ExitCode:
-    lock = FolderLock(rank.folder, secrets.token_hex(4), rank.job.part)
+    launch_id = secrets.token_hex(4)
+    lock = FolderLock(rank.folder, launch_id, rank.job.part, on_lost=rank.stop.request)
     started = time.time()
     try:
         prepared = _look_and_check(rank, lock)
         broadcast(rank, prepared.assignment)
         launch = _launch_of(prepared, rank.world, started)
-        _announce(rank, prepared, launch)
+        _announce(rank, prepared, launch, lock)
         _work_and_wait(rank, prepared, launch, lock)
         code = report(rank, prepared.assignment, launch)
         if rank.stop.is_final or code == ExitCode.FAILED:
             _let_no_restart_go_on(rank, code)
         return code
+    except TakenOverError as error:
+        _let_no_restart_go_on(rank, error.exit_code)
+        raise
     finally:
         lock.release()
 
@@ -126,7 +136,7 @@ def _launch_of(prepared: Preparation, world: World, started: float) -> Launch:
     )
 
 
-def _announce(rank: Rank, prepared: Preparation, launch: Launch) -> None:
+def _announce(rank: Rank, prepared: Preparation, launch: Launch, lock: FolderLock) -> None:
     """Say what is to do, and write the first summary; nothing where nothing is to do."""
     assignment = prepared.assignment
     if not assignment.pending:
@@ -137,7 +147,7 @@ def _announce(rank: Rank, prepared: Preparation, launch: Launch) -> None:
     say(_greeting(len(assignment.pending), prepared.finished, launch))
     counts = Counts(len(assignment.plan), done=prepared.finished)
     summary = summarize("running", counts, launch, Account())
-    write_summary(rank.folder, summary, launch.id)
+    write_summary(rank.folder, summary, launch.id, lock.check)
 
 
 def _greeting(batches: int, finished: int, launch: Launch) -> str:

@@ -4,12 +4,12 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from runner.errors import DiskError
 
-__all__ = ["DISK_ERRORS", "create", "is_claim", "replace", "temporary_launch"]
+__all__ = ["DISK_ERRORS", "create", "is_claim", "no_check", "replace", "temporary_launch"]
 
 TEMPORARY = ".part"  # the ending of a file that is being written
 # .000001.png.5f3a90c2.0a0b0c0d.part: the file's name, the launch that writes it, random digits
@@ -23,16 +23,24 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EOPNOTSUPP}
 
 
-def create(path: Path, chunks: Iterable[bytes], launch: str) -> None:
-    """Write a new file, whole and durable.
+def no_check() -> None:
+    """For files that no other job could own."""
+
+
+def create(
+    path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[], None] = no_check
+) -> None:
+    """Write a new file, whole and durable. `check` is called just before the file gets its name,
+    and may raise.
 
     Raises FileExistsError where the name is taken, and DiskError for any other error of the disk:
     it is full, read-only, broken or gone.
     """
     temporary = _write(path, chunks, launch)
     try:
+        check()
         _link(temporary, path, launch)
-    except FileExistsError:
+    except (FileExistsError, DiskError):
         raise
     except OSError as error:
         raise _disk_error(error, path) from error
@@ -40,14 +48,20 @@ def create(path: Path, chunks: Iterable[bytes], launch: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def replace(path: Path, chunks: Iterable[bytes], launch: str) -> None:
+def replace(
+    path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[], None] = no_check
+) -> None:
     """As `create`, but over an existing file: a reader sees the old bytes or the new ones."""
     temporary = _write(path, chunks, launch)
     try:
+        check()
         os.replace(temporary, path)
+    except DiskError:
+        raise
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise _disk_error(error, path) from error
+    finally:
+        temporary.unlink(missing_ok=True)  # it has its final name, or something went wrong
 
 
 def temporary_launch(name: str) -> str | None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from runner.errors import FolderError
-from runner.folder import lock as lock_module
-from runner.folder.lock import FolderLock, live_launches
+from runner.folder import owners
+from runner.folder.lock import FolderLock
+from runner.folder.owners import live_launches
 from runner.folder.paths import OutputFolder
 from runner.manifest.schema import OutputSpec
 
@@ -104,8 +105,7 @@ def test_a_heartbeat_from_another_machine_is_life(
     finally:
         beating.set()
         thread.join()
-    monkeypatch.setattr(lock_module, "DEAD_AFTER_S", 1.0)
-    monkeypatch.setattr(lock_module.is_alive, "__defaults__", (1.0,))
+    monkeypatch.setattr(owners, "DEAD_AFTER_S", 1.0)
     mine = lock(tmp_path)
     mine.acquire()
     mine.release()

@@ -2,6 +2,7 @@
 
 python tests/support/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HOOKS is JSON, prompts
 by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "clock": 3600}.
+{"machine": "b", "dead_after": 4}: as on another machine, which waits so long for a heartbeat.
 {"slow": {"seconds": 3, "launches": 2}}: so slow, the first two times that Slurm starts the job.
 """
 
@@ -11,12 +12,14 @@ import os
 import signal
 import sys
 import time
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from runner.cli import main
 from runner.errors import GaveUpError
+from runner.folder import owners
 from runner.plan import Task
 from runner.prepare import strategy
 from runner.render import load as render_load
@@ -71,8 +74,22 @@ def hook(hooks: dict[str, Any]) -> None:
     render_load.load = load  # type: ignore[assignment]
     strategy.check = lambda plan, folder: None
     if "clock" in hooks:
-        real = time.time
-        time.time = lambda: real() + hooks["clock"]
+        _shift_clock(hooks["clock"])
+    if "machine" in hooks:
+        owners._machine = lambda: hooks["machine"]
+    if "dead_after" in hooks:
+        owners.DEAD_AFTER_S = owners.GLANCE_S = hooks["dead_after"]
+
+
+def _shift_clock(by_s: float) -> None:
+    """As on a host whose clock is wrong, where heartbeats get that host's time."""
+    real, touch = time.time, os.utime
+    time.time = lambda: real() + by_s
+
+    def utime(path: Any) -> None:
+        touch(path, (time.time(), time.time()))
+
+    owners.os = types.SimpleNamespace(**{**vars(os), "utime": utime})  # type: ignore[assignment]
 
 
 if __name__ == "__main__":
