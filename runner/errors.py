@@ -1,7 +1,7 @@
 """Every error that the user reads as one line, without a traceback.
 
 RunnerError                    exit 1
-├── RefusedError               exit 2: before work began
+├── RefusedError               exit 2: before work began, or while the model was loaded
 │   ├── ManifestError          the manifest, a prompt file, --set: all problems at once
 │   ├── LaunchError            arguments, launcher variables, devices
 │   ├── ModelError             not found, gated, pickled, or it does not take a parameter

@@ -20,8 +20,11 @@ __all__ = ["report"]
 PATIENCE_S = 600.0  # for a sibling shard that writes the reports of a million images
 
 
-def report(rank: Rank, assignment: Assignment, launch: Launch) -> ExitCode:
-    """Rebuild the reports from all journals, and say in one line how it went. Raises
+def report(
+    rank: Rank, assignment: Assignment, launch: Launch, *, is_refused: bool = False
+) -> ExitCode:
+    """Rebuild the reports from all journals, and say in one line how it went, except where the
+    launch was refused: that has a line already. Raises
     InterruptedRunError where the prompts are no longer there: then summary.json alone is written.
     Raises TakenOverError where the folder is another job's by now: then nothing is written.
     """
@@ -49,6 +52,10 @@ def report(rank: Rank, assignment: Assignment, launch: Launch) -> ExitCode:
         values = summary.conclude(counts, launch, account, assignment.manifest.max_failures)
         rebuild(folder, plan, record, states, launch.id, check)
         summary.write_summary(folder, values, launch.id, check)
+        if not counts.left:  # whatever stopped a rank, another one made its images
+            folder.forget_refusal(job.part)
+    if is_refused:
+        return ExitCode.REFUSED
     made = values["made"] if assignment.pending else 0
     if counts.truncated:
         say(summary.truncation_notice(counts))

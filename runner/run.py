@@ -20,7 +20,7 @@ from runner.errors import (
     already_printed,
 )
 from runner.folder.counts import Counts, Launch
-from runner.folder.lock import FolderLock
+from runner.folder.lock import FolderLock, Owned, note_refusal
 from runner.folder.merged_record import Account
 from runner.folder.paths import OutputFolder
 from runner.folder.space import notice
@@ -31,7 +31,7 @@ from runner.launch.stop import Stop
 from runner.launch.store import StoreLostError, connect
 from runner.launch.world import World
 from runner.lead import wait_for_all
-from runner.prepare.assignment import broadcast, broadcast_error, receive
+from runner.prepare.assignment import Assignment, broadcast, broadcast_error, receive
 from runner.prepare.notices import demo_notices
 from runner.prepare.prepare import Preparation, prepare
 from runner.prepare.rank import Job, Rank
@@ -51,7 +51,8 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
         if world.rank == 0:
             return _run_on_rank_0(rank)
         assignment = receive(rank)
-        render_and_write_batches(rank, assignment)
+        with _refusal_noted(rank, assignment):
+            render_and_write_batches(rank, assignment)
         return ExitCode.COMPLETE  # rank 0 reports on the whole job
 
 
@@ -120,6 +121,25 @@ def _look_and_check(rank: Rank, lock: FolderLock) -> Preparation:
         raise
 
 
+@contextlib.contextmanager
+def _refusal_noted(rank: Rank, assignment: Assignment) -> Iterator[None]:
+    """What is found wrong with the model only while it loads is a refusal like those before: it
+    is noted for `status`, printed by one rank, and no restart tries again."""
+    try:
+        yield
+    except RefusedError as error:
+        owned = Owned.of(rank.folder, assignment.launch, rank.job.part)
+        with contextlib.suppress(OSError):
+            note_refusal(rank.folder, error, owned, rank.job.part)
+        _let_no_restart_go_on(rank, error.exit_code)
+        with contextlib.suppress(StoreLostError):
+            error.is_printed = rank.store.add("refused") > 1
+        if not error.is_printed:
+            say(str(error), every_rank=True)
+            error.is_printed = True
+        raise
+
+
 def _launch_of(prepared: Preparation, world: World, started: float) -> Launch:
     """The launch as summary.json has it."""
     assignment = prepared.assignment
@@ -173,10 +193,12 @@ def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: Fold
     first = batches_at_once * assignment.manifest.largest_batch
     with Progress(rank.store, prepared.missing, launch.started, first):
         try:
-            render_and_write_batches(rank, assignment, prepared.renderer, on_lost)
-        except Exception:
+            with _refusal_noted(rank, assignment):
+                render_and_write_batches(rank, assignment, prepared.renderer, on_lost)
+        except Exception as error:
+            is_refused = isinstance(error, RefusedError)
             with contextlib.suppress(OSError, InterruptedRunError):
-                report(rank, assignment, launch)
+                report(rank, assignment, launch, is_refused=is_refused)
             raise
         finally:
             rank.heartbeat.end()

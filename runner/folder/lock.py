@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from runner.errors import DiskError, FolderError, TakenOverError
+from runner.errors import DiskError, FolderError, RefusedError, TakenOverError
 from runner.folder import files, owners
 from runner.folder.paths import OutputFolder
 from runner.launch.shards import Part
 
-__all__ = ["FolderLock", "Owned", "guard"]
+__all__ = ["FolderLock", "Owned", "guard", "note_refusal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,16 @@ class Owned:
                 f"{self.path.parents[2]}: another job took this folder over while this one was "
                 f"paused; what that job made is untouched; `status` shows how it stands"
             )
+
+
+def note_refusal(
+    folder: OutputFolder, error: RefusedError, owned: Owned, part: Part | None
+) -> None:
+    """Leave a note for `status` where a launch is refused. What is wrong with the folder `status`
+    sees by itself."""
+    if not isinstance(error, FolderError):
+        text = str(error).encode()
+        files.replace(folder.refusal_note(part), (text,), owned.launch, owned.check)
 
 
 class FolderLock:

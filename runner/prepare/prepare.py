@@ -9,12 +9,12 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from runner.errors import FolderError, RefusedError
+from runner.errors import RefusedError
 from runner.folder import space
 from runner.folder.clear import clear
 from runner.folder.files import replace
 from runner.folder.journal import Journal
-from runner.folder.lock import FolderLock, guard
+from runner.folder.lock import FolderLock, guard, note_refusal
 from runner.folder.merged_record import LOST
 from runner.folder.owners import live_launches
 from runner.folder.pack import pack
@@ -67,7 +67,7 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
     begun = time.monotonic()
     job, folder = rank.job, rank.folder
     _take(rank, lock)
-    with _refusal_noted(folder, lock):
+    with _refusal_noted(lock):
         seen = _look(job, folder, lock)
         found = seen.survey(but=lock.launch)
         refuse(folder, found, regenerate=job.regenerate)
@@ -103,14 +103,11 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
 
 
 @contextlib.contextmanager
-def _refusal_noted(folder: OutputFolder, lock: FolderLock) -> Iterator[None]:
-    """Leave a note for `status` where a launch is refused. What is wrong with the folder `status`
-    sees by itself."""
+def _refusal_noted(lock: FolderLock) -> Iterator[None]:
     try:
         yield
     except RefusedError as error:
-        if not isinstance(error, FolderError):
-            replace(folder.refused, (str(error).encode(),), lock.launch, lock.check)
+        note_refusal(lock.folder, error, lock.owned, lock.part)
         raise
 
 
@@ -119,7 +116,7 @@ def _take(rank: Rank, lock: FolderLock) -> None:
     folder, stop_file = rank.folder, rank.folder.stop_file(rank.job.part)
     folder.prepare()
     lock.acquire()
-    folder.refused.unlink(missing_ok=True)
+    folder.forget_refusal(rank.job.part)
     stop_file.unlink(missing_ok=True)  # a new launch means: go on
     rank.stop.watch_file(stop_file)
 

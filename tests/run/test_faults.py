@@ -40,6 +40,45 @@ def test_a_rank_that_cannot_load_ends_the_job(tmp_path: Path) -> None:
     assert job.run(processes=2).code == 0
 
 
+@pytest.mark.parametrize("ranks", [(0,), (0, 1), (1,)])
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_model_that_cannot_be_loaded_is_a_refusal(
+    tmp_path: Path, ranks: tuple[int, ...], restarts: int
+) -> None:
+    """It is printed once, and `status` says the same, so that no scheduler tries for ever."""
+    job = Job(tmp_path, 12)
+    hooks = {"seconds": 1.0, "model_refused_on": ranks}
+    processes = 1 if ranks == (0,) else 2
+    end = job.run(processes=processes, restarts=restarts, hooks=hooks)
+    assert end.code == (2 if processes == 1 and not restarts else 1)
+    ours = [line for line in end.err.splitlines() if line.startswith("runner: ")]
+    assert sum("text_encoder/model.safetensors is cut" in line for line in ours) == 1, end.err
+    assert "again to go on" not in "\n".join(ours) or ranks == (1,)
+    assert job.status() == 2
+    assert job.summary()["outcome"] == "interrupted"
+    generations = {path.name[:6] for path in (job.output / ".runner" / "journal").glob("*")}
+    assert len(generations) == 1
+    assert job.run("--shard", "1/2", processes=2).code == 0
+    assert job.run(processes=2).code == 0
+    assert job.status() == 0
+
+
+def test_a_refused_shard_answers_for_itself(tmp_path: Path) -> None:
+    """Though its sibling works."""
+    job = Job(tmp_path, 12)
+    with running(job.start("--shard", "2/2", hooks={"seconds": 1.0})) as process:
+        job.wait_for_images(1)
+        assert job.run("--shard", "1/2", hooks={"model_refused_on": [0]}).code == 2
+        assert job.status("--shard", "1/2") == 2
+        assert job.status("--shard", "2/2") == 75
+        assert job.status() == 75
+        assert ended(process).code == 0
+    assert job.status("--shard", "2/2") == 0
+    assert job.status() == 2
+    assert job.run().code == 0
+    assert job.status() == 0
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_image_that_kills_its_process_twice_is_given_up(tmp_path: Path, processes: int) -> None:
     job = Job(tmp_path, 12, batch_size=3)

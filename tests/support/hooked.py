@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.cli import main
-from runner.errors import GaveUpError
+from runner.errors import GaveUpError, ModelError
 from runner.folder import owners
 from runner.plan import Task
 from runner.prepare import strategy
@@ -69,6 +69,8 @@ def hook(hooks: dict[str, Any]) -> None:
     def load(manifest: Any, folder: Any, *, stop: Any, **_: Any) -> Hooked:
         if hooks.get("load_fails_on") == int(os.environ.get("RANK", "0")):
             raise RuntimeError("no weights today")
+        if int(os.environ.get("RANK", "0")) in hooks.get("model_refused_on", ()):
+            raise ModelError("tiny: cannot be loaded: text_encoder/model.safetensors is cut")
         return Hooked(hooks, stop)
 
     render_load.load = load  # type: ignore[assignment]
