@@ -101,7 +101,7 @@ def _make_images(
         if replica.layout.is_leader:
             lead(rank, assignment, replica, renderer, journal)
         else:
-            follow(assignment, replica, renderer, journal)
+            follow(rank, assignment, replica, renderer, journal)
 
 
 def _load(

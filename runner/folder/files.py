@@ -9,12 +9,21 @@ from pathlib import Path
 
 from runner.errors import DiskError
 
-__all__ = ["DISK_ERRORS", "create", "is_claim", "no_check", "replace", "temporary_launch"]
+__all__ = [
+    "DISK_ERRORS",
+    "create",
+    "is_claim",
+    "no_check",
+    "replace",
+    "temporary_launch",
+    "temporary_path",
+]
 
 TEMPORARY = ".part"  # the ending of a file that is being written
 # .000001.png.5f3a90c2.0a0b0c0d.part: the file's name, the launch that writes it, random digits
 TEMPORARY_NAME = re.compile(
-    r"\.(\d{6,}\.png|[a-z0-9-]+\.(jsonl?|yaml))\.(?P<launch>[0-9a-f]{8})\.[0-9a-f]{8}\.part",
+    r"\.(\d{6,}\.png|[a-z0-9-]+\.(jsonl?|yaml)|(refused|crash)[0-9a-z-]*)"
+    r"\.(?P<launch>[0-9a-f]{8})\.[0-9a-f]{8}\.part",
     re.ASCII,
 )
 CLAIM = ".claim"  # the ending of a file whose content is the launch that may take the name
@@ -64,6 +73,11 @@ def replace(
         temporary.unlink(missing_ok=True)  # it has its final name, or something went wrong
 
 
+def temporary_path(path: Path, launch: str) -> Path:
+    """A name beside `path` that no other file has. Later launches remove such a file."""
+    return path.parent / f".{path.name}.{launch}.{secrets.token_hex(4)}{TEMPORARY}"
+
+
 def temporary_launch(name: str) -> str | None:
     """The launch in the name of a temporary file; None for the name of any other file."""
     found = TEMPORARY_NAME.fullmatch(name)
@@ -77,7 +91,7 @@ def is_claim(name: str) -> bool:
 
 def _write(path: Path, chunks: Iterable[bytes], launch: str) -> Path:
     """Write the bytes to a temporary file beside `path`, and wait until the disk has them."""
-    temporary = path.parent / f".{path.name}.{launch}.{secrets.token_hex(4)}{TEMPORARY}"
+    temporary = temporary_path(path, launch)
     try:
         path.parent.mkdir(exist_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

@@ -91,6 +91,7 @@ class FolderLock:
         """Raises FolderError while another job lives on the folder."""
         self.folder.locks.mkdir(parents=True, exist_ok=True)
         with guard(self.folder.locks / "guard"):
+            _remove_temporaries(self.folder.locks)
             others = [
                 path
                 for path in sorted(self.folder.locks.glob("*.json"))
@@ -135,6 +136,13 @@ class FolderLock:
                 if not owners.beat(self.path, self.launch):
                     self._on_lost()
                     return
+
+
+def _remove_temporaries(locks: Path) -> None:
+    """Who writes a lock file holds the guard, as we do: what is unfinished there has no writer."""
+    for path in locks.iterdir():
+        if files.temporary_launch(path.name) is not None:
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

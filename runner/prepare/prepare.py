@@ -71,7 +71,7 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
         seen = _look(job, folder, lock)
         found = seen.survey(but=lock.launch)
         refuse(folder, found, regenerate=job.regenerate)
-        died = deaths(rank.store, rank.world.world_size)
+        died = deaths(rank.store, rank.world.world_size, folder.own)
         crashed = [index for index in quarantined(died) if found.todo[index]]
         for index in crashed:
             found.todo[index] = 0
