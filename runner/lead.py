@@ -1,6 +1,7 @@
 """Lead a replica or follow: the loop that takes a batch, renders it and writes it."""
 
 import contextlib
+import itertools
 import time
 import traceback
 from collections.abc import Container, Iterator, Sequence
@@ -158,13 +159,13 @@ def follow(
     itself."""
     with _crashes(rank, assignment) as crashes:
         rank.stop.on_request = crashes.clear
-        for number in replica.receive_batches():
-            for part in _parts(assignment, number):
-                with crashes.during([task.index for task in part.tasks]):
-                    error = renderer.render(part.tasks, part.degraded).error
-                if isinstance(error, DroppedError | GaveUpError):
-                    return
-                _raise_lost(assignment, part, error, journal)
+        numbers = replica.receive_batches()
+        for part in itertools.chain.from_iterable(_parts(assignment, n) for n in numbers):
+            with crashes.during([task.index for task in part.tasks]):
+                error = renderer.render(part.tasks, part.degraded).error
+            if isinstance(error, DroppedError | GaveUpError):
+                return
+            _raise_lost(assignment, part, error, journal)
 
 
 def _raise_lost(

@@ -16,6 +16,7 @@ from runner.errors import (
     ExitCode,
     InterruptedRunError,
     RefusedError,
+    RunnerError,
     TakenOverError,
     already_printed,
 )
@@ -59,6 +60,7 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
 def _run_on_rank_0(rank: Rank) -> ExitCode:
     launch_id = secrets.token_hex(4)
     lock = FolderLock(rank.folder, launch_id, rank.job.part, on_lost=rank.stop.request)
+    rank.stop.on_cut = lock.release
     started = time.time()
     try:
         prepared = _look_and_check(rank, lock)
@@ -114,6 +116,9 @@ def _look_and_check(rank: Rank, lock: FolderLock) -> Preparation:
     try:
         return prepare(rank, lock)
     except BaseException as error:
+        if isinstance(error, RunnerError):  # first: the launcher ends us once another rank exits
+            say(str(error))
+            error.is_printed = True
         with contextlib.suppress(StoreLostError):
             broadcast_error(rank.store, error)
         if isinstance(error, RefusedError):
@@ -189,6 +194,7 @@ def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: Fold
         report(rank, assignment, launch)
         lock.release()
 
+    rank.stop.on_cut = on_lost
     batches_at_once = min(launch.replicas, len(assignment.pending))
     first = batches_at_once * assignment.manifest.largest_batch
     with Progress(rank.store, prepared.missing, launch.started, first):

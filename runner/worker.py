@@ -39,7 +39,8 @@ def render_and_write_batches(
     rank.stop.watch_file(rank.folder.stop_file(rank.job.part))
     layout = assignment.manifest.strategy.layout(world)
     if assignment.pending and world.local_rank == 0:
-        _fetch_model(rank, assignment)  # for all ranks of this node
+        with rank.stop.loading():
+            _fetch_model(rank, assignment)  # for all ranks of this node
     if layout.is_idle or not shard(assignment.pending, layout.replica, layout.replicas):
         return
     journal = Journal(rank.folder.journals, assignment.generation, world.rank, assignment.launch)
@@ -91,11 +92,13 @@ def _make_images(
     strategy = assignment.manifest.strategy
     device = set_device(rank.world, share=strategy.shares_node)
     # Before the process group is there: the reference is made by one rank alone.
-    expected = _reference(rank, assignment, replica, folder, device)
+    with rank.stop.loading():
+        expected = _reference(rank, assignment, replica, folder, device)
     group = replica_group(rank.world, replica.layout, device, binds_device=not strategy.own_groups)
     with group:
         if renderer is None:
-            renderer = _load(rank, assignment, replica, folder, device)
+            with rank.stop.loading():
+                renderer = _load(rank, assignment, replica, folder, device)
         if _is_checked(rank, assignment):
             agree(renderer, _first_task(assignment), expected, replica)
         if replica.layout.is_leader:

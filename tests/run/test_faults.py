@@ -64,6 +64,22 @@ def test_a_model_that_cannot_be_loaded_is_a_refusal(
     assert job.status() == 0
 
 
+@pytest.mark.parametrize("what", ["manifest", "folder"])
+def test_the_reason_of_a_refusal_is_printed_once(tmp_path: Path, what: str) -> None:
+    """Though rank 0 is late: the launcher ends it when another rank exits."""
+    job = Job(tmp_path, 12)
+    words = "foo: unknown key" if what == "manifest" else "not written by the runner"
+    if what == "manifest":
+        job.manifest.write_text(job.manifest.read_text() + "foo: 1\n")
+    else:
+        job.output.mkdir()
+        (job.output / "000003.png").write_bytes(b"mine")
+        (job.output / ".runner").mkdir()
+    end = job.run(processes=4, hooks={"rank_0_late_s": 2})
+    assert end.code == 1
+    assert end.err.count(words) == 1, end.err
+
+
 def test_a_refused_shard_answers_for_itself(tmp_path: Path) -> None:
     """Though its sibling works."""
     job = Job(tmp_path, 24)

@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from runner import run
 from runner.cli import main
 from runner.errors import GaveUpError, ModelError
 from runner.folder import owners
+from runner.manifest import load as manifest_load
 from runner.plan import Task
 from runner.prepare import assignment, strategy
 from runner.render import load as render_load
@@ -67,6 +69,7 @@ def hook(hooks: dict[str, Any]) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # for tests that hang
 
     def load(manifest: Any, folder: Any, *, stop: Any, **_: Any) -> Hooked:
+        time.sleep(hooks.get("load_s", 0))
         if hooks.get("load_fails_on") == int(os.environ.get("RANK", "0")):
             raise RuntimeError("no weights today")
         if int(os.environ.get("RANK", "0")) in hooks.get("model_refused_on", ()):
@@ -75,6 +78,8 @@ def hook(hooks: dict[str, Any]) -> None:
 
     render_load.load = load  # type: ignore[assignment]
     strategy.check = lambda plan, folder: None
+    if "rank_0_late_s" in hooks:
+        _delay_rank_0(hooks["rank_0_late_s"])
     if "bump" in hooks:
         _bump_counters(hooks["bump"])
     if "clock" in hooks:
@@ -83,6 +88,22 @@ def hook(hooks: dict[str, Any]) -> None:
         owners._machine = lambda: hooks["machine"]
     if "dead_after" in hooks:
         owners.DEAD_AFTER_S = owners.GLANCE_S = hooks["dead_after"]
+
+
+def _delay_rank_0(by_s: float) -> None:
+    """Before it reads the manifest, and after it broadcast a refusal."""
+    read, broadcast_error = manifest_load.load, run.broadcast_error
+
+    def late(*given: Any) -> Any:
+        if os.environ.get("RANK") == "0":
+            time.sleep(by_s)
+        return read(*given)
+
+    def slow(*given: Any) -> None:
+        broadcast_error(*given)
+        time.sleep(by_s)
+
+    manifest_load.load, run.broadcast_error = late, slow
 
 
 def _bump_counters(counters: dict[str, int]) -> None:
