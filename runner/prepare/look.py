@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from runner.errors import ManifestError, ModelError, Problem
 from runner.folder.journal import journal_launch, merge
-from runner.folder.lock import live_launches
 from runner.folder.merged_record import MergedRecord
+from runner.folder.owners import live_launches
 from runner.folder.paths import OutputFolder
 from runner.folder.refuse import refuse_to_draw
 from runner.folder.survey import Survey, survey

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from runner.errors import FolderError
-from runner.folder import lock as lock_module
-from runner.folder.lock import FolderLock, live_launches
+from runner.folder import owners
+from runner.folder.lock import FolderLock
+from runner.folder.owners import live_launches
 from runner.folder.paths import OutputFolder
 from runner.manifest.schema import OutputSpec
 
@@ -57,7 +58,7 @@ def test_a_living_owner_refuses_and_a_dead_one_is_taken_over(
         owner.wait()
     mine = lock(tmp_path)
     with monkeypatch.context() as patch:  # its process is gone: there is no wait for a heartbeat
-        patch.setattr(lock_module.time, "sleep", lambda _: pytest.fail("waited"))
+        patch.setattr(owners.time, "sleep", lambda _: pytest.fail("waited"))
         mine.acquire()
     assert live_launches(mine.folder) == {"mine"}
     mine.release()
@@ -105,8 +106,7 @@ def test_a_heartbeat_from_another_machine_is_life(
     finally:
         beating.set()
         thread.join()
-    monkeypatch.setattr(lock_module, "DEAD_AFTER_S", 1.0)
-    monkeypatch.setattr(lock_module.is_alive, "__defaults__", (1.0,))
+    monkeypatch.setattr(owners, "DEAD_AFTER_S", 1.0)
     mine = lock(tmp_path)
     mine.acquire()
     mine.release()

@@ -104,6 +104,56 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     assert job.status() == 75
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_stop_while_the_model_loads_is_quick(tmp_path: Path, number: int, processes: int) -> None:
+    """Nothing is lost, and the folder is free."""
+    job = Job(tmp_path, 4)
+    with running(job.start(processes=processes, hooks={"load_s": 60})) as process:
+        wait_for(lambda: (job.output / "summary.json").exists())
+        time.sleep(1)
+        process.send_signal(number)
+        end = ended(process, 15)  # of 20 s of grace
+    assert end.code != 0
+    assert end.err.count("runner: stopping") == 1
+    assert "runner: interrupted: 0 of 4 images" in end.err
+    assert job.summary()["outcome"] == "interrupted"
+    assert not [*(job.output / ".runner" / "locks").glob("*.json")]
+    assert job.run().code == 0
+
+
+def test_a_second_ctrl_c_ends_torchrun_at_once(tmp_path: Path) -> None:
+    """It passes the second one on as TERM."""
+    job = Job(tmp_path, 20)
+    with running(job.start(processes=2, hooks={"seconds": 15})) as process:
+        wait_for(lambda: (job.output / "summary.json").exists())
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        time.sleep(1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        end = ended(process, 6)
+    assert "the image in work gets up to 20 s; Ctrl-C again ends at once" in end.err
+    assert job.partial_files() == []
+    assert job.status() == 75
+
+
+def test_ctrl_c_before_anything_is_ready_is_silent(tmp_path: Path) -> None:
+    """It comes while the command line is imported."""
+    script = (
+        "import os, runpy, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(name, *_):\n"
+        "        if name == 'runner.cli': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting)\n"
+        "runpy.run_module('runner', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "job.yaml"], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
 def test_ctrl_c_during_the_start_is_no_traceback(tmp_path: Path) -> None:
     job = Job(tmp_path, 20)
     with running(job.start(hooks=SLOW, cold=True)) as process:

@@ -2,6 +2,7 @@
 
 python tests/support/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HOOKS is JSON and names
 prompts by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "clock": 3600}.
+{"machine": "b", "dead_after": 4}: as on another machine, which waits so long for a heartbeat.
 {"slow": {"seconds": 3, "launches": 2}}: 3 s an image, in the first two launches by Slurm.
 """
 
@@ -11,14 +12,18 @@ import os
 import signal
 import sys
 import time
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from runner import run
 from runner.cli import main
-from runner.errors import GaveUpError
+from runner.errors import GaveUpError, ModelError
+from runner.folder import owners
+from runner.manifest import load as manifest_load
 from runner.plan import Task
-from runner.prepare import strategy
+from runner.prepare import assignment, strategy
 from runner.render import load as render_load
 from runner.render.fake import FakePipeline
 from runner.render.results import DroppedError, Failure, Rendered
@@ -74,15 +79,64 @@ def hook(hooks: dict[str, Any]) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # for tests that hang
 
     def load(manifest: Any, folder: Any, *, stop: Any, **_: Any) -> Hooked:
+        time.sleep(hooks.get("load_s", 0))
         if hooks.get("load_fails_on") == int(os.environ.get("RANK", "0")):
             raise RuntimeError("no weights today")
+        if int(os.environ.get("RANK", "0")) in hooks.get("model_refused_on", ()):
+            raise ModelError("tiny: cannot be loaded: text_encoder/model.safetensors is cut")
         return Hooked(hooks, stop)
 
     render_load.load = load  # type: ignore[assignment]
     strategy.check = lambda plan, folder: None
+    if "rank_0_late_s" in hooks:
+        _delay_rank_0(hooks["rank_0_late_s"])
+    if "bump" in hooks:
+        _bump_counters(hooks["bump"])
     if "clock" in hooks:
-        real = time.time
-        time.time = lambda: real() + hooks["clock"]
+        _shift_clock(hooks["clock"])
+    if "machine" in hooks:
+        owners._machine = lambda: hooks["machine"]
+    if "dead_after" in hooks:
+        owners.DEAD_AFTER_S = owners.GLANCE_S = hooks["dead_after"]
+
+
+def _delay_rank_0(by_s: float) -> None:
+    """Before it reads the manifest, and after it broadcast a refusal."""
+    read, broadcast_error = manifest_load.load, run.broadcast_error
+
+    def late(*given: Any) -> Any:
+        if os.environ.get("RANK") == "0":
+            time.sleep(by_s)
+        return read(*given)
+
+    def slow(*given: Any) -> None:
+        broadcast_error(*given)
+        time.sleep(by_s)
+
+    manifest_load.load, run.broadcast_error = late, slow
+
+
+def _bump_counters(counters: dict[str, int]) -> None:
+    """As a stranger who found the store's port, once all ranks may take batches."""
+    open_shards = assignment.open_shards
+
+    def bumped(store: Any, replicas: int) -> None:
+        open_shards(store, replicas)
+        for key, amount in counters.items():
+            store.add(key, amount)
+
+    assignment.open_shards = bumped
+
+
+def _shift_clock(by_s: float) -> None:
+    """As on a host whose clock is wrong, where heartbeats get that host's time."""
+    real, touch = time.time, os.utime
+    time.time = lambda: real() + by_s
+
+    def utime(path: Any) -> None:
+        touch(path, (time.time(), time.time()))
+
+    owners.os = types.SimpleNamespace(**{**vars(os), "utime": utime})  # type: ignore[assignment]
 
 
 if __name__ == "__main__":
