@@ -6,7 +6,8 @@ import itertools
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from runner.model.truncation import truncation_of
 from runner.plan import Task, is_text
 from runner.render.compiled import is_compile_error, uncompile_blocks
 from runner.render.memory import Ladder, free_memory, is_known_to_overflow, vae_in_float32
+from runner.render.picture import as_tensor, flags_of, output_type_of, to_pixels, wrong_size
 from runner.render.results import DroppedError, Failure, Image, Rendered, Result
 
 __all__ = ["Pipeline"]
@@ -29,6 +31,8 @@ __all__ = ["Pipeline"]
 log = logging.getLogger(__name__)
 
 WITHOUT_MEMORY_IN_A_ROW = 3
+NOT_FINITE = "the image has values that are not finite"
+INVALID_BYTE = "invalid value encountered in cast"  # NumPy's words for a byte of what is no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Pipeline:
         self.ladder = Ladder(pipe, device, on_out_of_memory)
         self._without_memory = 0  # images in a row
         self._is_trial = False
+        # Of a pipeline that a strategy made for itself, the one of diffusers inside.
+        self.output_type = output_type_of(getattr(pipe, "pipe", pipe))
         self._unsafe: list[bool] = []  # which images of the last call a safety checker found
         self.has_images = replica is None or replica.layout.is_leader
         self.about: dict[str, Any] = {"strategy": strategy, "device": device.type, "dtype": dtype}
@@ -180,8 +186,8 @@ class Pipeline:
         except Exception as error:
             if is_fatal(error):
                 raise
-            words = f"{type(error).__name__}: {error}"
             kind = kind_of(error, is_compiled="compiled" in self.about)
+            words = NOT_FINITE if kind == "non-finite" else f"{type(error).__name__}: {error}"
             failure = Failure(tasks[0], kind, words, traceback.format_exc())
         if self.replica is not None:
             verdict = self.replica.agree_on((failure.kind, failure.error) if failure else None)
@@ -196,14 +202,16 @@ class Pipeline:
         return [
             self._result(row, task, pixels[row], how)
             if finite[row]
-            else Failure(task, "non-finite", "the image has values that are not finite")
+            else Failure(task, "non-finite", NOT_FINITE)
             for row, task in enumerate(tasks)
         ]
 
     def _result(
         self, row: int, task: Task, pixels: NDArray[np.uint8], how: Mapping[str, Any]
-    ) -> Image:
-        """An image of the last call, with its record."""
+    ) -> Result:
+        """An image of the last call, with its record, if it is the one that was asked for."""
+        if wrong := wrong_size(task, pixels):
+            return Failure(task, "wrong-size", wrong)
         height, width = pixels.shape[:2]
         made = {"width": width, "height": height, **self.about, **how}
         if self._unsafe[row] or not pixels[..., :3].any():
@@ -213,22 +221,19 @@ class Pipeline:
         return Image(task, pixels, made)
 
     def images(self, tasks: Sequence[Task]) -> Any:
-        """Float images (B, C, H, W) from 0 to 1, on the pipeline's device; on a rank that does not
-        lead its replica perhaps nothing.
+        """Images (B, C, H, W), floats from 0 to 1 or bytes, where the pipeline left them; on a rank
+        that does not lead its replica perhaps nothing.
 
         The noise comes from one CPU generator an image, so that it depends on the image's seed
         alone: not on the batch, the rank, the number of GPUs or their kind.
         """
-        with self._remembering(tasks):
+        with self._remembering(tasks), _not_finite_is_an_error():
             output = self.pipe(**self._arguments(tasks))
         images = getattr(output, "images", None)
         if not self.has_images:
             return images
-        if not isinstance(images, torch.Tensor) or images.ndim != 4 or len(images) != len(tasks):
-            raise TypeError(f"{type(self.pipe).__name__} did not return one image a prompt")
-        unsafe = getattr(output, "nsfw_content_detected", None) or [False] * len(tasks)
-        self._unsafe = [bool(one) for one in unsafe]
-        return images
+        self._unsafe = flags_of(output, len(tasks))
+        return as_tensor(images, len(tasks))
 
     def _arguments(self, tasks: Sequence[Task]) -> dict[str, Any]:
         """Of the pipeline call."""
@@ -243,7 +248,7 @@ class Pipeline:
             **arguments,
             "prompt": tasks[0].prompt if single else [task.prompt for task in tasks],
             "generator": generators[0] if single else generators,
-            "output_type": "pt",
+            "output_type": self.output_type,
         }
 
     def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
@@ -278,19 +283,20 @@ def _with(degraded: Sequence[str], step: str) -> list[str]:
     return [*degraded, step] if step not in degraded else [*degraded]
 
 
-def to_pixels(images: torch.Tensor) -> tuple[NDArray[np.uint8], list[bool]]:
-    """(B, C, H, W) from 0 to 1 → bytes (B, H, W, C), rounded as diffusers does for PIL images, and
-    which of them are finite. Converted on the device: a quarter of the bytes to move."""
-    finite = torch.isfinite(images).flatten(1).all(1)
-    scaled = (torch.nan_to_num(images.float()) * 255).round().clamp(0, 255).to(torch.uint8)
-    pixels = scaled.permute(0, 2, 3, 1).cpu().numpy()
-    return pixels, finite.tolist()
+@contextlib.contextmanager
+def _not_finite_is_an_error() -> Iterator[None]:
+    """Pictures that a pipeline made itself are bytes. NumPy notices what was not finite before."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", INVALID_BYTE, RuntimeWarning)
+        yield
 
 
 def kind_of(error: Exception, *, is_compiled: bool) -> str:
     """Of a failure; "compile" is for the pipeline alone, which tries again."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return "out-of-memory"
+    if isinstance(error, RuntimeWarning) and INVALID_BYTE in str(error):
+        return "non-finite"
     return "compile" if is_compiled and is_compile_error(error) else "error"
 
 

@@ -1,5 +1,6 @@
 """Too little memory, values that are not finite, black and flagged images."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,7 @@ def test_flagged_images(pipe: Any, found: str) -> None:
     call = type(pipe).__call__
 
     class Checked(type(pipe)):  # type: ignore[misc]
+        @functools.wraps(call)
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             output = call(self, *args, **kwargs)
             if found == "black":
