@@ -6,6 +6,7 @@ never depends on which texts were encoded together or before.
 """
 
 import contextlib
+import functools
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -107,13 +108,21 @@ def text_memory(pipe: Any) -> TextMemory:
 
 
 class _Remembering:
-    """An encoder's `forward` that looks into the memory first."""
+    """An encoder's `forward` that looks into the memory first. In all else it is the `forward` that
+    it stands for: its name, its signature, its attributes; a copy of the encoder has the latter."""
 
     def __init__(self, name: str, forward: Callable[..., Any], memory: TextMemory) -> None:
         self.name = name
         self.forward = forward
         self.memory = memory
         self.signature = inspect.signature(forward)
+        functools.update_wrapper(self, forward, updated=())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["forward"], name)
+
+    def __reduce__(self) -> Any:
+        return _same, (self.forward,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.signature.bind(*args, **kwargs).arguments
@@ -137,6 +146,10 @@ class _Remembering:
             output = _to_cpu(self.forward(**alone))
             self.memory.put(key, output)
         return output
+
+
+def _same(forward: Any) -> Any:
+    return forward
 
 
 def _are_rows(arguments: dict[str, Any], rows: int) -> bool:
