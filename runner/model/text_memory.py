@@ -129,7 +129,7 @@ class _Remembering:
         tokens = arguments.get("input_ids")
         extra = arguments.pop("kwargs", {})
         arguments.update(extra)
-        if not isinstance(tokens, torch.Tensor) or not _are_rows(arguments, len(tokens)):
+        if not isinstance(tokens, torch.Tensor) or not _are_rows(arguments, tokens.shape):
             return self.forward(*args, **kwargs)
         rows = [self._row(arguments, row) for row in range(len(tokens))]
         return _joined(rows, tokens.device)
@@ -152,10 +152,11 @@ def _same(forward: Any) -> Any:
     return forward
 
 
-def _are_rows(arguments: dict[str, Any], rows: int) -> bool:
-    """Whether every argument is a tensor of that many rows or a plain value, fit for a key."""
+def _are_rows(arguments: dict[str, Any], shape: torch.Size) -> bool:
+    """Whether every argument is a tensor of the tokens' shape (B, L) or a plain value, fit for a
+    key. Other tensors may have their rows elsewhere: position_ids (3, B, L)."""
     return all(
-        len(value) == rows if isinstance(value, torch.Tensor) and value.ndim else _is_plain(value)
+        value.shape == shape if isinstance(value, torch.Tensor) else _is_plain(value)
         for value in arguments.values()
     )
 

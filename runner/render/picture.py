@@ -26,9 +26,9 @@ def output_type_of(pipe: Any) -> str:
     is asked for; else `pil`. Some pipelines (DeepFloyd IF, Kandinsky) leave out the last steps for
     tensors: the range, the safety checker, the watermark."""
     processor = getattr(pipe, "image_processor", None)
-    is_plain = isinstance(processor, VaeImageProcessor)
-    is_plain = is_plain and type(processor).postprocess is VaeImageProcessor.postprocess
-    return "pt" if is_plain and _treats_all_types_alike(type(pipe).__call__) else "pil"
+    postprocess = getattr(type(processor), "postprocess", None)
+    is_known = postprocess is VaeImageProcessor.postprocess
+    return "pt" if is_known and _treats_all_types_alike(type(pipe).__call__) else "pil"
 
 
 def _treats_all_types_alike(call: Any) -> bool:
@@ -54,13 +54,10 @@ def as_tensor(images: Any, count: int) -> torch.Tensor:
         images = torch.stack(rows).permute(0, 3, 1, 2) if rows else None
     if not isinstance(images, torch.Tensor) or images.ndim != 4 or len(images) != count:
         raise TypeError("the pipeline did not return one image a prompt")
-    if images.shape[1] == 1:
-        images = images.expand(-1, 3, -1, -1)  # grey, as PIL converts it
-    if images.shape[1] not in (3, 4):
-        raise TypeError(
-            f"the pipeline's images have {images.shape[1]} channels, neither RGB nor RGBA"
-        )
-    return images
+    channels = images.shape[1]
+    if channels not in (1, 3, 4):
+        raise TypeError(f"the pipeline's images have {channels} channels, neither RGB nor RGBA")
+    return images if channels > 1 else images.expand(-1, 3, -1, -1)  # grey, as PIL converts it
 
 
 def _bytes_of(image: Image.Image) -> NDArray[np.uint8]:

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from runner.errors import GaveUpError
 from runner.launch.replica import Replica
 from runner.launch.stop import Stop
+from runner.model.batching import one_at_a_time
 from runner.model.text_memory import text_memory
 from runner.model.truncation import truncation_of
 from runner.plan import Task, is_text
 from runner.render.compiled import is_compile_error, uncompile_blocks
 from runner.render.memory import Ladder, free_memory, is_known_to_overflow, vae_in_float32
+from runner.render.noise import Noise, SharedNoiseError
 from runner.render.picture import as_tensor, flags_of, output_type_of, to_pixels, wrong_size
 from runner.render.results import DroppedError, Failure, Image, Rendered, Result
 
@@ -47,6 +49,10 @@ class _Part:
         steps = _with(self.degraded, "batch split")
         starts = range(0, len(self.tasks), size)
         return [_Part(self.tasks[start : start + size], steps) for start in starts]
+
+    def singles(self) -> list["_Part"]:
+        """One by one, as planned for models whose images cannot be made otherwise."""
+        return [_Part([task], self.degraded) for task in self.tasks]
 
 
 class Pipeline:
@@ -75,8 +81,14 @@ class Pipeline:
         self.ladder = Ladder(pipe, device, on_out_of_memory)
         self._without_memory = 0  # images in a row
         self._is_trial = False
-        # Of a pipeline that a strategy made for itself, the one of diffusers inside.
-        self.output_type = output_type_of(getattr(pipe, "pipe", pipe))
+        inner = getattr(pipe, "pipe", pipe)  # diffusers' own, where a strategy made one around it
+        self.output_type = output_type_of(inner)
+        self.noise = Noise(inner, tuple(inner.components), device)
+        self._around: Callable[[Any], contextlib.AbstractContextManager[None]] = self.noise.of
+        if hasattr(pipe, "around_call"):  # it makes the calls in its own time
+            pipe.around_call, self._around = self.noise.of, contextlib.nullcontext
+        scheduler = type(getattr(inner, "scheduler", None)).__name__
+        self._is_one_at_a_time = bool(one_at_a_time(type(inner).__name__, scheduler))
         self._unsafe: list[bool] = []  # which images of the last call a safety checker found
         self.has_images = replica is None or replica.layout.is_leader
         self.about: dict[str, Any] = {"strategy": strategy, "device": device.type, "dtype": dtype}
@@ -91,6 +103,8 @@ class Pipeline:
     def tries(self, tasks: Sequence[Task]) -> bool:
         """Make a batch and drop it: whether it could be made whole. Raises DroppedError at the next
         step once a stop was asked for."""
+        if self._is_one_at_a_time and len(tasks) > 1:
+            return False
         self._is_trial = True
         try:
             return not isinstance(self._attempt(_Part(tasks, ())), Failure)
@@ -102,7 +116,8 @@ class Pipeline:
         suffer. Only the leader of a replica has results; its other ranks compute along. The error
         is a GaveUpError after several images in a row for which there was no memory."""
         results: list[Result] = []
-        parts = [_Part(tasks, degraded)]  # still to make, in order
+        whole = _Part(tasks, degraded)
+        parts = whole.singles() if self._is_one_at_a_time else [whole]  # still to make, in order
         try:
             while parts:
                 part = parts.pop(0)
@@ -112,8 +127,11 @@ class Pipeline:
                     continue
                 for result in [made] if isinstance(made, Failure) else made:
                     results.append(self._judged(self._with_memory(result, degraded)))
+                self.ladder.end_image()
         except Exception as error:
             return Rendered(results, error)
+        finally:
+            self.ladder.end_image()
         return Rendered(results)
 
     def _again(self, part: _Part, failure: Failure) -> list[_Part]:
@@ -121,6 +139,10 @@ class Pipeline:
         is_memory = failure.kind == "out-of-memory"
         if len(part.tasks) == 1:
             return [part] if is_memory and self.ladder.step() else []
+        if failure.kind == "shared-noise":
+            self._is_one_at_a_time = True  # on every rank of a replica, as they agreed on it
+            log.warning("%s; the images are made one at a time", failure.error)
+            return part.singles()
         log.warning("a batch failed (%s); its images are made in parts", failure.error)
         return part.halves((len(part.tasks) + 1) // 2 if is_memory else 1)
 
@@ -166,7 +188,7 @@ class Pipeline:
         log.warning("blocks do not compile (%s); going on without", reason)
         uncompile_blocks(self.pipe)
         del self.about["compiled"]
-        self.ladder.taken.append("not compiled")
+        self.ladder.kept.append("not compiled")
         return self._call(part)
 
     def _call(self, part: _Part) -> list[Result] | Failure:
@@ -227,8 +249,12 @@ class Pipeline:
         The noise comes from one CPU generator an image, so that it depends on the image's seed
         alone: not on the batch, the rank, the number of GPUs or their kind.
         """
-        with self._remembering(tasks), _not_finite_is_an_error():
-            output = self.pipe(**self._arguments(tasks))
+        arguments = self._arguments(tasks)
+        around = self._around(arguments["generator"])
+        with self._remembering(tasks), around, _not_finite_is_an_error():
+            output = self.pipe(**arguments)
+        if len(tasks) > 1 and self.noise.is_shared:
+            raise SharedNoiseError
         images = getattr(output, "images", None)
         if not self.has_images:
             return images
@@ -292,11 +318,13 @@ def _not_finite_is_an_error() -> Iterator[None]:
 
 
 def kind_of(error: Exception, *, is_compiled: bool) -> str:
-    """Of a failure; "compile" is for the pipeline alone, which tries again."""
+    """Of a failure; "compile" and "shared-noise" are for the pipeline alone, which tries again."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return "out-of-memory"
     if isinstance(error, RuntimeWarning) and INVALID_BYTE in str(error):
         return "non-finite"
+    if isinstance(error, SharedNoiseError):
+        return "shared-noise"
     return "compile" if is_compiled and is_compile_error(error) else "error"
 
 
