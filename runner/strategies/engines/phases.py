@@ -9,6 +9,7 @@ Weights are read once a phase for a whole window of calls.
 import gc
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,6 +65,8 @@ class PhasedPipeline:
         self._made: dict[Any, list[Any]] = {}  # one a call that was prepared
         self.texts = TextMemory()
         self.truncation = Truncation(self.pipe)
+        # What is to be done around each call, given its generators.
+        self.around_call: Callable[[Any], AbstractContextManager[None]] = nullcontext
         self._cut: dict[str, Any] = {}  # what was cut off the texts of each call
 
     @property
@@ -161,7 +164,9 @@ class PhasedPipeline:
             object.__setattr__(self.pipe, name, method)
         try:
             # A copy of the generator: later phases must find it untouched.
-            self.pipe(**{**call, "generator": _copied(call["generator"])})
+            generators = _copied(call["generator"])
+            with self.around_call(generators):
+                self.pipe(**{**call, "generator": generators})
         except _Left as left:
             return left.value
         finally:
