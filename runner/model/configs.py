@@ -1,5 +1,6 @@
 """What a model's configs say: its classes, heads, and how many tokens an image has."""
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,9 +53,28 @@ class ModelConfigs:
     def config_of(self, component: str) -> dict[str, Any]:
         return _read(self.folder / component / "config.json")
 
+    def class_of(self, component: str) -> Any:
+        """A component's class. Raises ModelError for one that is not installed."""
+        library, name = self.index[component]
+        # A safety checker's library is a module of diffusers' pipelines.
+        modules = (f"diffusers.pipelines.{library}", library)
+        found = next(filter(importlib.util.find_spec, modules), None)
+        model_class = getattr(importlib.import_module(found), name, None) if found else None
+        if not isinstance(model_class, type):
+            raise ModelError(
+                f"{self.folder / 'model_index.json'}: {component}: {library} has no class {name}; "
+                f"install the version of {library} that the model was saved with"
+            )
+        return model_class
+
     @property
     def scheduler_config(self) -> dict[str, Any]:
         return _read(self.folder / "scheduler" / "scheduler_config.json")
+
+    @property
+    def scheduler_class(self) -> str:
+        entry = self.index.get("scheduler")
+        return str(entry[1]) if isinstance(entry, list) else ""
 
     @property
     def networks(self) -> list[str]:

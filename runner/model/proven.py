@@ -10,15 +10,14 @@ import json
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["is_proven", "why_batch_1"]
+__all__ = ["is_proven"]
 
 TRIED = ("data_parallel", "device_map", "phases")  # by the suite
 
 
 @functools.cache
 def _pipelines() -> dict[str, Any]:
-    """Class → {"batch": "any" or 1, "strategies": […], "why_batch_1": …}; empty with another
-    diffusers."""
+    """Class → what is proven of it; empty with another diffusers."""
     values = json.loads((files("runner.model") / "proven.json").read_text(encoding="utf-8"))
     if values["versions"]["diffusers"] != importlib.metadata.version("diffusers"):
         return {}
@@ -32,10 +31,3 @@ def is_proven(class_name: Any, strategy: str) -> bool:
     if about is None:
         return False
     return strategy not in TRIED or strategy in about["strategies"]
-
-
-def why_batch_1(class_name: Any) -> str:
-    """Why the images of this pipeline are right in batches of one alone; "" where any batch is, or
-    nothing is known."""
-    about = _pipelines().get(class_name) if isinstance(class_name, str) else None
-    return str(about.get("why_batch_1", "")) if about else ""

@@ -19,7 +19,6 @@ from runner.launch.devices import set_device
 from runner.launch.stop import Stop
 from runner.manifest.schema import Manifest
 from runner.model import files as model
-from runner.model.proven import why_batch_1
 from runner.plan import Plan, Task, pixels_of, size_name
 from runner.prepare.rank import Rank
 from runner.render.results import DroppedError, Renderer
@@ -50,8 +49,7 @@ def find_batch_sizes(
 ) -> tuple[dict[str, int], Renderer | None]:
     """Size → images of one call, and the pipeline that they were tried on."""
     strategy, spec, world, stop = manifest.strategy, manifest.model, rank.world, rank.stop
-    name = model.index_of(model.configs(spec), spec.id)["_class_name"]
-    if not strategy.tries_batches or why_batch_1(name):
+    if not strategy.tries_batches:
         return {"default": 1}, None
     from runner.render.load import load
 

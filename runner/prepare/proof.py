@@ -4,14 +4,13 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from runner.errors import ModelError
 from runner.folder.files import replace
 from runner.folder.paths import OutputFolder
 from runner.manifest.schema import Manifest
 from runner.model.files import index_of
-from runner.model.proven import is_proven, why_batch_1
+from runner.model.proven import is_proven
 
-__all__ = ["compares_first_image", "note_comparison", "refuse_batches", "unproven"]
+__all__ = ["compares_first_image", "note_comparison", "unproven"]
 
 
 def unproven(manifest: Manifest, configs: Path) -> str:
@@ -24,16 +23,6 @@ def unproven(manifest: Manifest, configs: Path) -> str:
         f"no test proves {shown} right with {strategy.proven_as}: a run first compares one image "
         f"with that of plain diffusers, and is refused where they differ"
     )
-
-
-def refuse_batches(manifest: Manifest, configs: Path) -> None:
-    """Raises ModelError for a batch_size over 1 where a test shows that batches are not right."""
-    name = index_of(configs, manifest.model.id)["_class_name"]
-    if manifest.largest_batch > 1 and (why := why_batch_1(name)):
-        raise ModelError(
-            f"batch_size {manifest.largest_batch}: {name} makes the right images one at a time "
-            f"only ({why}); use batch_size: 1"
-        )
 
 
 def compares_first_image(

@@ -7,11 +7,13 @@ from runner.errors import StrategyError
 from runner.launch.devices import Machine, set_device, this_machine
 from runner.launch.world import World
 from runner.model import files as model
+from runner.model.batching import one_at_a_time
+from runner.model.configs import ModelConfigs
 from runner.model.weights import component_bytes
 from runner.plan import Plan
 from runner.prepare.effects import without_effect
 from runner.prepare.preflight import check
-from runner.prepare.proof import refuse_batches, unproven
+from runner.prepare.proof import unproven
 from runner.render import compiled
 from runner.say import say
 from runner.strategies import Conditions, Resolution
@@ -38,8 +40,7 @@ def check_here(plan: Plan, world: World) -> Resolution:
 
 
 def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
-    """The manifest's strategy with nothing left open. Raises StrategyError, ModelError."""
-    refuse_batches(plan.manifest, conditions.folder)
+    """The manifest's strategy with nothing left open. Raises StrategyError."""
     found = plan.manifest.strategy.resolve(conditions, world)
     strategy = found.strategy
     if plan.manifest.on_out_of_memory == "offload" and (strategy.ranks > 1 or strategy.shares_node):
@@ -50,10 +51,18 @@ def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
     if plan.manifest.compile:
         compiled.check(conditions, strategy, plan.manifest.on_out_of_memory)
     settled = plan.manifest.model_copy(update={"strategy": strategy})
-    remarks = [*found.remarks, *without_effect(plan, conditions.folder)]
-    if remark := unproven(settled, conditions.folder):
-        remarks.append(remark)
+    of_model = (_one_at_a_time(plan, conditions.folder), unproven(settled, conditions.folder))
+    remarks = [*found.remarks, *without_effect(plan, conditions.folder), *filter(None, of_model)]
     return dataclasses.replace(found, remarks=remarks)
+
+
+def _one_at_a_time(plan: Plan, configs: Path) -> str:
+    """A remark where a batch_size over 1 has no effect."""
+    found = ModelConfigs.read(configs)
+    why = one_at_a_time(found.pipeline_class, found.scheduler_class)
+    if plan.manifest.largest_batch == 1 or not why:
+        return ""
+    return f"batch_size has no effect, images are made one at a time: {why}"
 
 
 def conditions_of(

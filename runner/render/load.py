@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import gc
-import importlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from runner.launch.replica import Replica
 from runner.launch.stop import Stop
 from runner.launch.world import World
 from runner.manifest.schema import Manifest
-from runner.model.files import index_of
+from runner.model.configs import ModelConfigs
 from runner.plan import Task
 from runner.render.compiled import compile_blocks
 from runner.render.load_faults import model_faults
@@ -76,9 +75,8 @@ class ModelSource:
             )
 
     def component(self, name: str, *, model_class: Any = None, **arguments: Any) -> Any:
-        library, class_name = index_of(self.folder, self.manifest.model.id)[name]
         with model_faults(self.manifest.model.id):
-            model_class = model_class or getattr(importlib.import_module(library), class_name)
+            model_class = model_class or ModelConfigs.read(self.folder).class_of(name)
             return model_class.from_pretrained(
                 self.folder,
                 subfolder=name,

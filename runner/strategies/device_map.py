@@ -14,6 +14,7 @@ from runner.launch.world import World
 from runner.model.configs import ModelConfigs
 from runner.strategies.base import Degree, Resolution, Row, Source, StrategyBase
 from runner.strategies.checks.conditions import Conditions
+from runner.strategies.checks.phases import fault_of_phases
 from runner.strategies.engines.placement import Budget, alone_on, load_placed
 from runner.strategies.estimate.fit import JobSize, in_components, in_phases
 from runner.units import MAX_BYTES, bytes_in, counted
@@ -118,7 +119,8 @@ class DeviceMap(StrategyBase):
                 "{cpu: 8GiB} (the rest goes to disk), or data_parallel"
             )
         if not self.max_memory and not self.phases:
-            phases = "" if _lacking(conditions) else "phases: true or "
+            fault = fault_of_phases(ModelConfigs.read(conditions.folder))
+            phases = "" if fault else "phases: true or "
             raise StrategyError(
                 f"strategy: device_map does nothing without a GPU; give max_memory: "
                 f"{{cpu: 8GiB}} to keep the rest on disk, or use {phases}data_parallel"
@@ -151,12 +153,11 @@ class DeviceMap(StrategyBase):
         return max(1, machine.devices // processes) * self.processes
 
     def _check_phases(self, conditions: Conditions) -> None:
-        lacking = _lacking(conditions)
-        if lacking:
+        fault = fault_of_phases(ModelConfigs.read(conditions.folder))
+        if fault:
             works_without = conditions.target != "cpu" or self.max_memory
             raise StrategyError(
-                f"strategy: phases: {ModelConfigs.read(conditions.folder).pipeline_class} has no "
-                f"{lacking[0]}, so its call cannot be split into phases; use "
+                f"strategy: phases: {fault}, so its call cannot be split into phases; use "
                 f"{'device_map without phases' if works_without else 'data_parallel'}"
             )
 
@@ -188,12 +189,3 @@ class DeviceMap(StrategyBase):
         if "cpu" in given:
             budget["cpu"] = given["cpu"]
         return budget
-
-
-def _lacking(conditions: Conditions) -> list[str]:
-    """The methods that phases need and this pipeline does not have."""
-    import diffusers
-
-    pipeline = getattr(diffusers, ModelConfigs.read(conditions.folder).pipeline_class, None)
-    methods = ("encode_prompt", "prepare_latents")
-    return [method for method in methods if not hasattr(pipeline, method)]
