@@ -21,6 +21,7 @@ __all__ = [
     "Made",
     "Plain",
     "Refused",
+    "check",
     "difference",
     "launch",
     "plain",
@@ -129,13 +130,20 @@ def plain(ranks: Launcher, case: Case, folder: Path) -> Plain:
 
 def launch(ranks: Launcher, path: Path, world_size: int = 1) -> Made:
     """Plan and run a manifest. Raises Refused or Fault."""
-    ended = ranks(1, "plan", path, "--world-size", world_size, folder=path.parent)
-    if ended.codes != [0]:
-        raise _refused(ended)
+    check(ranks, path, world_size)
     ended = ranks(world_size, path, folder=path.parent)
     if set(ended.codes) != {0}:
         raise Fault(_why_not(ended, path.parent / "out"))
     return made(path.parent / "out")
+
+
+def check(ranks: Launcher, path: Path, world_size: int = 1) -> None:
+    """Plan a manifest. Raises Refused or Fault."""
+    ended = ranks(1, "plan", path, "--world-size", world_size, folder=path.parent)
+    if ended.codes == [2]:
+        raise Refused(_last(ended.words))
+    if ended.codes != [0]:
+        raise Fault(f"plan ends with {ended.codes}: {_last(ended.words)}")
 
 
 def made(folder: Path) -> Made:
@@ -160,12 +168,6 @@ def difference(one: Made, other: Made) -> int:
             raise Difference(f"image {place} is {apart} of 255 off")
         largest = max(largest, apart)
     return largest
-
-
-def _refused(ended: Ended) -> Exception:
-    if ended.codes == [2]:
-        return Refused(_last(ended.words))
-    return Fault(f"plan ends with {ended.codes}: {_last(ended.words)}")
 
 
 def _why_not(ended: Ended, folder: Path) -> str:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from support.conformance import Case, Fault, Made, Plain, Refused, difference, launch, plain
+from support.conformance import Case, Fault, Made, Plain, Refused, check, difference, launch, plain
 from support.launches import Launcher
 
 __all__ = ["Finding", "look", "look_at_strategy"]
@@ -30,9 +30,13 @@ class Finding:
 
 
 def look(ranks: Launcher, case: Case, folder: Path) -> Finding:
-    """One and two processes, batch sizes 1 and 3, beside plain diffusers."""
+    """One and two processes, batch sizes 1 and 3, beside plain diffusers. What diffusers cannot
+    make, `plan` must refuse."""
     try:
         expected = plain(ranks, case, folder / "plain")
+    except Fault as fault:
+        return _refusal(ranks, case, folder / "plan", str(fault))
+    try:
         if expected.text < MIN_TEXT:
             raise Fault(f"the tiny model is too dull: another text changes {expected.text} of 255")
         _same(ranks, case, folder / "one", expected, batch_size=1)
@@ -41,6 +45,16 @@ def look(ranks: Launcher, case: Case, folder: Path) -> Finding:
     except Fault as fault:
         return Finding("fault", str(fault))
     return _batch(ranks, case, folder / "three", expected)
+
+
+def _refusal(ranks: Launcher, case: Case, folder: Path, why: str) -> Finding:
+    try:
+        check(ranks, case.manifest(folder))
+    except Refused as refusal:
+        return Finding("refused", str(refusal))
+    except Fault as fault:
+        return Finding("fault", str(fault))
+    return Finding("fault", f"plan accepts it; {why}")
 
 
 def _batch(ranks: Launcher, case: Case, folder: Path, expected: Plain) -> Finding:

@@ -21,6 +21,7 @@ __all__ = [
     "Model",
     "edit_json",
     "flux",
+    "preload",
     "qwen_image",
     "save",
     "stable_diffusion_3",
@@ -37,6 +38,11 @@ FAMILIES = (
     "pixart",
     "deepfloyd",
     "kandinsky",
+    "flux_2",
+    "flux_like",
+    "language",
+    "encoder_decoder",
+    "older",
 )
 
 MODELS: dict[str, Model] = {
@@ -46,9 +52,15 @@ MODELS: dict[str, Model] = {
 }
 
 
+def preload() -> None:
+    """Import what the pipelines need, which diffusers does late: for a process that forks."""
+    for name in MODELS:
+        getattr(diffusers, name.partition("/")[0])
+
+
 def save(class_name: str, folder: Path, *, seed: int = 0) -> Path:
-    """Build the pipeline of that class and save it."""
+    """Build the pipeline of that class and save it; `class/variant` for one of several."""
     torch.manual_seed(seed)
-    pipeline = getattr(diffusers, class_name)(**MODELS[class_name].components())
-    pipeline.save_pretrained(folder)
+    pipeline_class = getattr(diffusers, class_name.partition("/")[0])
+    pipeline_class(**MODELS[class_name].components()).save_pretrained(folder)
     return folder
