@@ -111,6 +111,7 @@ class Plain:
     made: Made
     batch: str  # how a batch differs from that, "" where it does not
     text: int  # of 255, by how much another text changes an image
+    is_steady: bool  # the same call makes the same image
 
 
 def plain(ranks: Launcher, case: Case, folder: Path) -> Plain:
@@ -125,7 +126,7 @@ def plain(ranks: Launcher, case: Case, folder: Path) -> Plain:
     if "failed" in values:
         raise Fault(f"diffusers fails: {values['failed']}")
     images = [np.load(folder / f"plain-{place}.npy") for place in range(len(case.calls()))]
-    return Plain(Made(images), values["batch"], values["text"])
+    return Plain(Made(images), values["batch"], values["text"], values["is_steady"])
 
 
 def launch(ranks: Launcher, path: Path, world_size: int = 1) -> Made:

@@ -19,7 +19,8 @@ Call = dict[str, Any]
 
 def main(arguments: list[str]) -> int:
     """`MODEL CALLS FOLDER`: one image a call, as `plain-<place>.npy`, and `plain.json`, which says
-    what diffusers itself does with the first three in one batch, and whether a text shows."""
+    what diffusers itself does with the first three in one batch, whether a text shows, and whether
+    the same call makes the same image."""
     import torch
     from diffusers import DiffusionPipeline
 
@@ -32,6 +33,7 @@ def main(arguments: list[str]) -> int:
     pipe.set_progress_bar_config(disable=True)
     try:
         images = [alone(pipe, call) for call in calls]
+        again = alone(pipe, calls[0])
     except Exception as error:
         write(folder, failed=words(error))
         return 0
@@ -41,6 +43,7 @@ def main(arguments: list[str]) -> int:
     other = alone(pipe, {**calls[0], "prompt": calls[2]["prompt"]})
     write(
         folder,
+        is_steady=bool((again == images[0]).all()),
         batch=batch_fault(pipe, calls[:3], images[:3]),
         text=int(np.abs(other - images[0]).max()),
     )

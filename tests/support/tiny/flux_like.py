@@ -60,8 +60,14 @@ def bria() -> dict[str, Any]:
 
 def bria_fibo() -> dict[str, Any]:
     text = SmolLM3Config(
-        vocab_size=128256, hidden_size=SIZE, intermediate_size=SIZE, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, pad_token_id=0, eos_token_id=0,
+        vocab_size=128256,
+        hidden_size=SIZE,
+        intermediate_size=SIZE,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        pad_token_id=0,
+        eos_token_id=0,
         bos_token_id=0,
     )  # fmt: skip  (the call takes token 128000 for an empty text)
     return {

@@ -1,5 +1,5 @@
-"""Families whose text encoder is a language model: Z-Image, Krea 2, HunyuanImage, HiDream, CogView 4,
-Lumina, Lumina 2, PRX."""
+"""Families with a language model for a text encoder: Z-Image, Krea 2, HunyuanImage, HiDream,
+CogView 4, Lumina, Lumina 2, PRX."""
 
 from typing import Any
 
@@ -235,9 +235,7 @@ MODELS = {
     "ZImagePipeline": Model(z_image, {**CALL, "max_sequence_length": 96}, OWN),
     "Krea2Pipeline": Model(krea_2, {**CALL, "max_sequence_length": 256}, OWN),
     "HunyuanImagePipeline": Model(hunyuan_image, CALL, OWN, negative=False),
-    "HiDreamImagePipeline": Model(
-        hidream, square(128, max_sequence_length=64), {"height": 64, "width": 256}
-    ),
+    "HiDreamImagePipeline": Model(hidream, square(128, 1, max_sequence_length=64)),
     "CogView4Pipeline": Model(cogview_4, {**CALL, "max_sequence_length": 64}, OWN),
     "LuminaPipeline": Model(lumina, {**CALL, "clean_caption": False}, OWN),
     "Lumina2Pipeline": Model(lumina_2, {**CALL, "max_sequence_length": 256}, OWN),

@@ -9,7 +9,11 @@ from diffusers import (
     LCMScheduler,
     PriorTransformer,
 )
-from diffusers.pipelines.stable_diffusion import StableUnCLIPImageNormalizer
+from diffusers.pipelines.stable_diffusion import (
+    StableDiffusionSafetyChecker,
+    StableUnCLIPImageNormalizer,
+)
+from transformers import CLIPConfig, CLIPImageProcessor
 
 from support.tiny.model import Model, square
 from support.tiny.parts import (
@@ -39,6 +43,27 @@ def stable_diffusion(**of_unet: Any) -> dict[str, Any]:
         "safety_checker": None,
         "feature_extractor": None,
         "requires_safety_checker": False,
+    }
+
+
+def velocity() -> dict[str, Any]:
+    """As in Stable Diffusion 2: velocities, and a text encoder of OpenCLIP's layout."""
+    scheduler = EulerDiscreteScheduler(**BETAS, prediction_type="v_prediction")
+    text = clip_text(hidden_act="gelu", num_hidden_layers=3)
+    parts = stable_diffusion(use_linear_projection=True)
+    return {**parts, "scheduler": scheduler, "text_encoder": text}
+
+
+def checked() -> dict[str, Any]:
+    """With a safety checker."""
+    eyes = {"hidden_size": SIZE, "image_size": 32, "intermediate_size": SIZE, "patch_size": 16,
+            "num_attention_heads": 4, "num_hidden_layers": 1}  # fmt: skip
+    config = CLIPConfig(vision_config=eyes, projection_dim=SIZE)
+    return {
+        **stable_diffusion(),
+        "safety_checker": StableDiffusionSafetyChecker(config),
+        "feature_extractor": CLIPImageProcessor(crop_size=32, size=32),
+        "requires_safety_checker": True,
     }
 
 
@@ -114,6 +139,8 @@ CALL, OWN = square(32), {"height": 48, "width": 32}
 PAG = {**CALL, "pag_scale": 3.0}
 MODELS = {
     "StableDiffusionPipeline": Model(stable_diffusion, CALL, OWN),
+    "StableDiffusionPipeline/velocity": Model(velocity, CALL, OWN),
+    "StableDiffusionPipeline/checked": Model(checked, CALL, OWN),
     "StableDiffusionXLPipeline": Model(xl, CALL, OWN),
     "LatentConsistencyModelPipeline": Model(guidance_embedded, CALL, OWN, negative=False),
     "LDMTextToImagePipeline": Model(
