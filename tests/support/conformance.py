@@ -130,19 +130,18 @@ def plain(ranks: Launcher, case: Case, folder: Path) -> Plain:
 
 
 def launch(ranks: Launcher, path: Path, world_size: int = 1) -> Made:
-    """Plan and run a manifest. Raises Refused or Fault."""
-    check(ranks, path, world_size)
+    """Run a manifest. Raises Fault."""
     ended = ranks(world_size, path, folder=path.parent)
     if set(ended.codes) != {0}:
-        raise Fault(_why_not(ended, path.parent / "out"))
+        raise Fault(_why_not(ended, path.parent))
     return made(path.parent / "out")
 
 
 def check(ranks: Launcher, path: Path, world_size: int = 1) -> None:
-    """Plan a manifest. Raises Refused or Fault."""
+    """Plan a manifest, as before any launch of it. Raises Refused or Fault."""
     ended = ranks(1, "plan", path, "--world-size", world_size, folder=path.parent)
     if ended.codes == [2]:
-        raise Refused(_last(ended.words))
+        raise Refused(_last(ended.words).replace(f"{path}:", "job.yaml:"))
     if ended.codes != [0]:
         raise Fault(f"plan ends with {ended.codes}: {_last(ended.words)}")
 
@@ -172,7 +171,7 @@ def difference(one: Made, other: Made) -> int:
 
 
 def _why_not(ended: Ended, folder: Path) -> str:
-    failures = folder / "failures.jsonl"
+    failures = folder / "out" / "failures.jsonl"
     if failures.exists() and (lines := failures.read_text().splitlines()):
         return f"{len(lines)} images failed: {json.loads(lines[0])['error'][:200]}"
     return f"exit {ended.codes}: {_last(ended.words)}"

@@ -33,8 +33,10 @@ def look(ranks: Launcher, case: Case, folder: Path, expected: Plain | Fault) -> 
         return _refusal(ranks, case, folder / "plan", str(expected))
     if expected.text < MIN_TEXT:
         return Finding("fault", f"another text changes only {expected.text} of 255")
+    one = case.manifest(folder / "one", batch_size=1)
     try:
-        _same(ranks, case, folder / "one", expected, batch_size=1)
+        check(ranks, one)
+        difference(launch(ranks, one), expected.made)
     except Refused as refusal:
         return Finding("refused", str(refusal))
     except Fault as fault:
@@ -57,7 +59,7 @@ def _batch(ranks: Launcher, case: Case, folder: Path, expected: Plain) -> Findin
     try:
         found = _same(ranks, case, folder, expected, batch_size=3)
     except Refused as refusal:
-        return Finding("batch 1", expected.batch or str(refusal))
+        return _two_processes(ranks, case, folder / "two", expected, expected.batch or str(refusal))
     except Fault as fault:
         why = f" (as in diffusers: {expected.batch})" if expected.batch else ""
         return Finding("fault", f"batch of 3: {fault}{why}")
@@ -68,12 +70,22 @@ def _batch(ranks: Launcher, case: Case, folder: Path, expected: Plain) -> Findin
     return Finding("equal")
 
 
+def _two_processes(
+    ranks: Launcher, case: Case, folder: Path, expected: Plain, reason: str
+) -> Finding:
+    """Of a class that is made one image a batch."""
+    try:
+        difference(launch(ranks, case.manifest(folder), 2), expected.made)
+    except Fault as fault:
+        return Finding("fault", f"two processes: {fault}")
+    return Finding("batch 1", reason)
+
+
 def _same(ranks: Launcher, case: Case, folder: Path, expected: Plain, **settings: Any) -> Made:
     """One process and two make what is expected, and the same. Raises Refused or Fault."""
-    found = [
-        launch(ranks, case.manifest(folder / f"n{processes}", **settings), processes)
-        for processes in (1, 2)
-    ]
+    manifests = [case.manifest(folder / f"n{processes}", **settings) for processes in (1, 2)]
+    check(ranks, manifests[1], 2)
+    found = [launch(ranks, path, processes) for processes, path in enumerate(manifests, 1)]
     for one in found:
         difference(one, expected.made)
     for left, right in zip(found[0].images, found[1].images, strict=True):
@@ -89,11 +101,13 @@ def look_at_strategy(
     for place, strategy in enumerate(strategies):
         path = case.manifest(folder / str(place), strategy=strategy)
         try:
+            check(ranks, path)
             difference(launch(ranks, path), expected.made)
         except Refused as refusal:
             return Finding("refused", str(refusal))
         except Fault as fault:
-            return Finding("fault", f"{strategy}: {fault}")
+            settings = {key: value for key, value in strategy.items() if key != "kind"}
+            return Finding("fault", f"{settings}: {fault}")
     return Finding("equal")
 
 
@@ -104,8 +118,10 @@ def look_at_scheduler(ranks: Launcher, case: Case, folder: Path) -> Finding:
         expected = plain(ranks, case, folder / "plain")
     except Fault as fault:
         return Finding("impossible", str(fault))
+    one, three = case.manifest(folder / "one"), case.manifest(folder / "three", batch_size=3)
     try:
-        alone = launch(ranks, case.manifest(folder / "one"))
+        check(ranks, one)
+        alone = launch(ranks, one)
         if expected.is_steady:
             difference(alone, expected.made)
     except Refused as refusal:
@@ -113,7 +129,8 @@ def look_at_scheduler(ranks: Launcher, case: Case, folder: Path) -> Finding:
     except Fault as fault:
         return Finding("fault", str(fault))
     try:
-        difference(launch(ranks, case.manifest(folder / "three", batch_size=3), 2), alone)
+        check(ranks, three, 2)
+        difference(launch(ranks, three, 2), alone)
     except Refused as refusal:
         return Finding("batch 1", expected.batch or str(refusal))
     except Fault as fault:

@@ -14,7 +14,8 @@ def pixart(sample_size: int = 16) -> dict[str, Any]:
     """2 px a latent, 4 px a token."""
     transformer = PixArtTransformer2DModel(
         sample_size=sample_size, num_layers=2, patch_size=2, attention_head_dim=8,
-        num_attention_heads=3, caption_channels=SIZE, in_channels=4, cross_attention_dim=24, out_channels=8,
+        num_attention_heads=3, caption_channels=SIZE, in_channels=4, cross_attention_dim=24,
+        out_channels=8,
         attention_bias=True, activation_fn="gelu-approximate", num_embeds_ada_norm=1000,
         norm_type="ada_norm_single", norm_elementwise_affine=False, norm_eps=1e-6,
     )  # fmt: skip
