@@ -1,17 +1,17 @@
-"""Every error that the runner tells its user about, in one line each.
+"""Every error that the user reads as one line, without a traceback.
 
 RunnerError                    exit 1
 ├── RefusedError               exit 2: before work began
 │   ├── ManifestError          the manifest, a prompt file, --set: all problems at once
 │   ├── LaunchError            arguments, launcher variables, devices
-│   ├── ModelError             not found, gated, pickled, parameters it does not take
+│   ├── ModelError             not found, gated, pickled, or it does not take a parameter
 │   │   └── OfflineError       not in the cache, and the hub cannot be reached
 │   ├── StrategyError          a strategy's preconditions
 │   └── FolderError            the output folder: foreign files, another job, changed images
-├── GaveUpError                exit 3: one fault after the other, so this rank makes no more
-├── DiskError                  exit 1: no space, read-only, broken: that work stops
-├── ReplicaLostError           exit 1: a rank failed where the others of its replica cannot follow
-└── InterruptedRunError        exit 75: ended before every image was there; run again to go on
+├── GaveUpError                exit 3: too many faults in a row, so this rank stops
+├── DiskError                  exit 1: no space, read-only, broken: the work stops
+├── ReplicaLostError           exit 1: a rank failed while the others of its replica wait for it
+└── InterruptedRunError        exit 75: ended before every image was made; run again to go on
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ __all__ = [
     "ReplicaLostError",
     "RunnerError",
     "StrategyError",
-    "refusal",
+    "already_printed",
 ]
 
 
@@ -50,10 +50,10 @@ class ExitCode(IntEnum):
 
 
 class RunnerError(Exception):
-    """Something the user should read as one line, without a traceback."""
+    """Something that the user should read as one line, without a traceback."""
 
     exit_code = ExitCode.ERROR
-    is_told = False  # another process of the launch has printed it
+    is_printed = False  # by another process of the launch, so this one prints nothing
 
 
 class RefusedError(RunnerError):
@@ -62,17 +62,18 @@ class RefusedError(RunnerError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong in a manifest: where, and what with its remedy."""
+    """One fault in a manifest: where it is, what is wrong, and what to do about it."""
 
     place: str  # "manifests/job.yaml:7", "--set seed=x"
     message: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.message}"
+        """One line: a line end in a value is shown as \\n."""
+        return f"{self.place}: {self.message}".replace("\n", "\\n")
 
 
 class ManifestError(RefusedError):
-    """All that is wrong in a manifest or a prompt file, a line each."""
+    """All faults of a manifest or a prompt file, one line each."""
 
     shown = 50
 
@@ -113,7 +114,7 @@ class DiskError(RunnerError, OSError):
 
 
 class ReplicaLostError(RunnerError):
-    """The other ranks of the replica wait in a collective: only the end of their process helps."""
+    """The other ranks of the replica wait in a collective: only ending their processes helps."""
 
 
 class GaveUpError(RunnerError):
@@ -124,9 +125,9 @@ class InterruptedRunError(RunnerError):
     exit_code = ExitCode.INCOMPLETE
 
 
-def refusal(message: str, exit_code: int) -> RunnerError:
-    """The error of rank 0, told again on another rank: same words, same exit code."""
+def already_printed(message: str, exit_code: int) -> RunnerError:
+    """An error of another process, to raise in this one too: same exit code, not printed again."""
     error = RunnerError(message)
     error.exit_code = ExitCode(exit_code)
-    error.is_told = True
+    error.is_printed = True
     return error

@@ -1,6 +1,6 @@
-"""Resolved manifest → tasks, fingerprints and batches: a pure function, by random access.
+"""Resolved manifest → tasks, fingerprints and batches: a pure function, with random access.
 
-A plan of a million images is a few arrays of numbers: tasks are made when they are asked for.
+A plan of a million images is a few arrays of numbers: a task is made when it is asked for.
 """
 
 from __future__ import annotations  # array[int] is no type at run time before 3.12
@@ -12,18 +12,12 @@ import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.errors import ManifestError, Problem
-from runner.manifest.prompts import (
-    MAX_SEED,
-    FilePrompts,
-    Prompt,
-    is_text,
-    repeated_sums,
-    settings_of,
-    text_sums,
-)
+from runner.launch.shards import Part
+from runner.manifest.prompt_file import FilePrompts, overrides_of, repeated_sums
+from runner.manifest.prompts import MAX_SEED, Prompt, is_text, text_sums
 from runner.manifest.schema import Manifest
 from runner.manifest.yaml_tree import Node
 
@@ -36,9 +30,10 @@ __all__ = [
     "is_text",
     "pixels_of",
     "size_name",
+    "wanted_images",
 ]
 
-LOOKED_AT = 10_000  # different parameters, whose values are checked before the start
+MAX_CHECKED = 10_000  # sets of parameters whose values are checked before the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +63,21 @@ def _plain(value: Any) -> Any:
 
 
 def size_name(parameters: Mapping[str, Any]) -> str:
-    """`1024x768`, width × height; `default` where the pipeline's own counts."""
+    """`1024x768`, width × height; `default` if the pipeline chooses either."""
     width, height = parameters.get("width"), parameters.get("height")
     return f"{width}x{height}" if width and height else "default"
 
 
 def pixels_of(name: str) -> float:
-    """The pixels of a size by its name; the pipeline's own may be the largest."""
+    """The pixels of a size by its name. `default` may be any size, so it counts as the largest."""
     width, _, height = name.partition("x")
     return int(width) * int(height) if height else float("inf")
 
 
 def batch_limit(sizes: Mapping[str, int], name: str) -> int:
-    """The images of a batch as `batch_size: auto` found them. A size that was not tried takes what
-    the next larger one takes, which needs no less memory; over the largest, as many pixels as
-    were found at most."""
+    """How many images of a size a batch may have, from what `batch_size: auto` found. A size that
+    was not tried takes the number of the next larger one, which needs no less memory. Over the
+    largest, the batch has at most as many pixels as the largest batch that was found."""
     if name in sizes:
         return sizes[name]
     pixels = pixels_of(name)
@@ -94,27 +89,28 @@ def batch_limit(sizes: Mapping[str, int], name: str) -> int:
 
 
 class Plan:
-    """All tasks of a manifest and the batches that they are made in.
+    """All tasks of a manifest, and the batches that they are made in.
 
-    Raises ManifestError where a derived seed leaves the range of seeds.
+    Raises ManifestError if a derived seed is out of range.
     """
 
     def __init__(self, manifest: Manifest, prompts: Sequence[Prompt], root: Node) -> None:
         self.manifest = manifest
-        self.root = root  # of the manifest as it is written, for the places of what is wrong
+        self.root = root  # of the manifest as it is written, for the lines in messages
         self.prompts = prompts
         self._defaults, self._default_count = self._merge({})
         # The index of each prompt's first image; None while every prompt has one image.
         self._firsts: array[int] | None = None
-        self.names: dict[str, int] = dict.fromkeys(self._defaults, 0)  # → first prompt with it
-        self.sizes: dict[tuple[Any, Any], int] = {}  # (height, width) → first prompt with it
-        # Parameters, equal ones once but for their texts → first prompt with them.
-        self.settings: list[tuple[int, Mapping[str, Any]]] = []
+        # For what is checked before the start: names, (height, width) and whole sets of parameters
+        # → the first prompt with them. Sets that differ only in their texts count as one.
+        self.names: dict[str, int] = dict.fromkeys(self._defaults, 0)
+        self.sizes: dict[tuple[Any, Any], int] = {}
+        self.parameter_sets: dict[str, tuple[int, Mapping[str, Any]]] = {}
         self._batches: tuple[array[int], array[int]] | None = None  # task indices, batch ends
         self._expand()
 
     def _merge(self, own: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """A prompt's parameters over the manifest's, and its number of images. Null unsets."""
+        """A prompt's parameters over the manifest's, and its number of images. Null removes one."""
         merged = {**self.manifest.parameters, **own}
         count = merged.pop("num_images_per_prompt", None)
         present = {key: value for key, value in merged.items() if value is not None}
@@ -123,86 +119,83 @@ class Plan:
     def _expand(self) -> None:
         """One pass over the prompts: where their images begin, seeds in range, batches."""
         batches = _BatchBuilder(self.manifest.largest_batch)
-        default_most = self._most(self._defaults)
         firsts, total, most = array("Q"), 0, 1
-        default_key, has_default = _batch_key(self._defaults), False
-        seen = set[str]()
-        for place, (seed, own) in enumerate(settings_of(self.prompts)):
-            parameters, count = self._defaults, self._default_count
-            key, limit = default_key, default_most
-            if own:
-                parameters, count = self._merge(own)
-                key, limit = _batch_key(parameters), self._most(parameters)
-                for name in parameters:
-                    self.names.setdefault(name, place)
-            if own or not has_default:
-                has_default = has_default or not own
-                size = (parameters.get("height"), parameters.get("width"))
-                self.sizes.setdefault(size, place)
-                if key not in seen and len(seen) < LOOKED_AT:
-                    seen.add(key)
-                    self.settings.append((place, parameters))
-            if seed is not None and seed + count - 1 > MAX_SEED:
-                self._refuse_seed(self.where(place), seed, count)
+        default, is_noted = self._group({}), False
+        for prompt, (seed, own) in enumerate(overrides_of(self.prompts)):
+            group = self._group(own) if own else default
+            if own or not is_noted:
+                self._note(prompt, group)
+                is_noted = is_noted or not own
+            if seed is not None and seed + group.images - 1 > MAX_SEED:
+                self._refuse_seed(self.where(prompt), seed, group.images)
             firsts.append(total)
-            for index in range(total, total + count):
-                batches.add(index, key, limit)
-            total += count
-            most = max(most, count)
+            for index in range(total, total + group.images):
+                batches.add(index, group.key, group.limit)
+            total += group.images
+            most = max(most, group.images)
         self._firsts = firsts if most > 1 else None
         self.total = total
         self._batches = batches.finish()
         start = self.manifest.seed.start if self.manifest.seed else None
         if start is not None and start + total - 1 > MAX_SEED:
-            self._refuse_seed(self.root.walk(("seed",))[0].place, start, total)
+            self._refuse_seed(self.root.walk(("seed",)).place, start, total)
 
-    def _most(self, parameters: Mapping[str, Any]) -> int:
-        """How many images of these parameters a batch may have."""
-        manifest = self.manifest
-        if manifest.batch_size != "auto":
-            return manifest.batch_size
-        return batch_limit(manifest.batch_sizes, size_name(parameters))
+    def _group(self, own: Mapping[str, Any]) -> _Group:
+        parameters, images = self._merge(own)
+        limit = self.manifest.batch_size
+        if limit == "auto":
+            limit = batch_limit(self.manifest.batch_sizes, size_name(parameters))
+        return _Group(parameters, images, _batch_key(parameters), limit)
+
+    def _note(self, prompt: int, group: _Group) -> None:
+        """Record what is to be checked of a prompt, if it is the first with it."""
+        parameters = group.parameters
+        for name in parameters:
+            self.names.setdefault(name, prompt)
+        self.sizes.setdefault((parameters.get("height"), parameters.get("width")), prompt)
+        if len(self.parameter_sets) < MAX_CHECKED:
+            self.parameter_sets.setdefault(group.key, (prompt, parameters))
 
     def _refuse_seed(self, place: str, seed: int, count: int) -> None:
         last = f"the last of {count} images would get {seed + count - 1}"
         message = f"seed: {seed}: {last}, over {MAX_SEED}; use a smaller seed"
         raise ManifestError([Problem(place, message)])
 
-    def where(self, place: int, *names: str) -> str:
-        """The file and line of a prompt, for what is wrong with it; of the manifest's own
-        parameters where the prompt has these from there."""
-        if names and self.prompts[place].parameters.keys().isdisjoint(names):
+    def where(self, prompt: int, *names: str) -> str:
+        """File and line of a prompt, for a message about these parameters of it. If it has them
+        from the manifest's own parameters, the line is there."""
+        if names and self.prompts[prompt].parameters.keys().isdisjoint(names):
             for name in names:
-                node, found = self.root.walk(("parameters", name))
-                if found == ("parameters", name):
-                    return f"{node.place}: parameters"
+                found = self.root.walk(("parameters", name))
+                if found.path == ("parameters", name):
+                    return f"{found.place}: parameters"
         if isinstance(self.prompts, FilePrompts):
-            return self.prompts.where(place)
-        return f"{self.root.walk(('prompts', place))[0].place}: prompts[{place}]"
+            return self.prompts.where(prompt)
+        return f"{self.root.walk(('prompts', prompt)).place}: prompts[{prompt}]"
 
     def __len__(self) -> int:
         return self.total
 
     def task(self, index: int) -> Task:
-        place, first = index, index
+        prompt, first = index, index
         if self._firsts is not None:
-            place = bisect.bisect_right(self._firsts, index) - 1
-            first = self._firsts[place]
-        item = self.prompts[place]
+            prompt = bisect.bisect_right(self._firsts, index) - 1
+            first = self._firsts[prompt]
+        item = self.prompts[prompt]
         seed = self._seed(item, index, index - first)
-        return Task(index, place, item.prompt, seed, self._settings(item)[0])
+        return Task(index, prompt, item.prompt, seed, self._parameters_of(item)[0])
 
     def tasks(self) -> Iterator[Task]:
         """Every task in index order, streaming."""
         first = 0
-        for place, item in enumerate(self.prompts):
-            parameters, count = self._settings(item)
+        for prompt, item in enumerate(self.prompts):
+            parameters, count = self._parameters_of(item)
             for index in range(first, first + count):
                 seed = self._seed(item, index, index - first)
-                yield Task(index, place, item.prompt, seed, parameters)
+                yield Task(index, prompt, item.prompt, seed, parameters)
             first += count
 
-    def _settings(self, item: Prompt) -> tuple[dict[str, Any], int]:
+    def _parameters_of(self, item: Prompt) -> tuple[dict[str, Any], int]:
         own = item.parameters
         return self._merge(own) if own else (self._defaults, self._default_count)
 
@@ -211,11 +204,11 @@ class Plan:
             return item.seed + of_prompt
         seed = self.manifest.seed
         if seed is None:
-            return index  # not resolved yet: the place in the sequence
+            return index  # it is not resolved yet: a stand-in
         return seed.fixed if seed.fixed is not None else (seed.start or 0) + index
 
     def comes_again(self, task: Task) -> bool:
-        """Whether another prompt has one of this task's texts, too."""
+        """Whether another prompt has one of this task's texts too."""
         return not self._repeated_sums.isdisjoint(text_sums(task.prompt, task.parameters))
 
     @functools.cached_property
@@ -234,9 +227,32 @@ class Plan:
         return tuple(members[ends[number - 1] if number else 0 : ends[number]])
 
 
+def wanted_images(plan: Plan, limit: int | None, part: Part | None) -> bytearray:
+    """One byte an image: 1 for those that --limit and --shard leave to this launch."""
+    if part is None:
+        wanted = bytearray(b"\x01") * len(plan)
+    else:
+        wanted = bytearray(len(plan))
+        for number in range(part[0] - 1, plan.batch_count, part[1]):
+            for index in plan.batch(number):
+                wanted[index] = 1
+    if limit is not None and limit < len(plan):
+        wanted[limit:] = bytes(len(plan) - limit)
+    return wanted
+
+
+class _Group(NamedTuple):
+    """What the images of one prompt have in common."""
+
+    parameters: dict[str, Any]
+    images: int
+    key: str  # of the batches that they may be in
+    limit: int  # images of such a batch
+
+
 class _BatchBuilder:
-    """Batches in index order over the whole plan, one open batch per parameters; `largest` is 1
-    where no batch may have more."""
+    """Batches in index order over the whole plan. One batch is open for each key, and closed when
+    it is full. `largest` is the largest limit; with 1 nothing needs to be kept."""
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
@@ -262,15 +278,16 @@ class _BatchBuilder:
 
 
 def _batch_key(parameters: Mapping[str, Any]) -> str:
-    """What images of one batch share: all but the texts, of which only the names."""
+    """Equal for images that fit into one batch: the same parameters, but for the texts' values."""
     return canonical({name: "" if is_text(name) else value for name, value in parameters.items()})
 
 
 class Fingerprints:
-    """Hash of what the manifest says about a task's pixels: prompt, seed, parameters, model, dtype.
+    """Hashes of what the manifest says about a task's pixels: prompt, seed, parameters, model and
+    dtype.
 
-    `model` is what `model.identity` says of it. The form of the hash is part of every output
-    folder: a change here makes all finished images look changed.
+    `model` is what `model.files.identity` returns. Fingerprints are recorded in every output
+    folder: with another form of the hash all finished images would look changed.
     """
 
     def __init__(self, manifest: Manifest, model: Mapping[str, Any]) -> None:

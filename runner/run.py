@@ -2,8 +2,9 @@
 
     look at the folder → check → share → render → write → report
 
-Every rank runs `run`. Rank 0 looks, checks and shares (prepare/); all ranks render and write their
-batches (worker.py, render/); rank 0 reports once the last living rank has ended (report.py).
+Every rank runs `run`. Rank 0 looks, checks and shares (prepare/). All ranks render and write their
+batches (worker.py, lead.py, render/). Rank 0 reports once the last living rank has ended
+(report.py).
 """
 
 import contextlib
@@ -11,18 +12,19 @@ import secrets
 import time
 from collections.abc import Iterator
 
-from runner.errors import ExitCode, InterruptedRunError, RefusedError, refusal
-from runner.folder import reports
+from runner.errors import ExitCode, InterruptedRunError, RefusedError, already_printed
+from runner.folder.counts import Counts, Launch
 from runner.folder.lock import FolderLock
 from runner.folder.merged_record import Account
 from runner.folder.paths import OutputFolder
-from runner.folder.reports import Counts, Launch
 from runner.folder.space import notice
-from runner.launch.heartbeat import Pulse
+from runner.folder.summary import summarize, write_summary
+from runner.launch.heartbeat import Heartbeat
 from runner.launch.progress import Progress
 from runner.launch.stop import Stop
 from runner.launch.store import StoreLostError, connect
 from runner.launch.world import World
+from runner.lead import wait_for_all
 from runner.prepare.assignment import broadcast, broadcast_error, receive
 from runner.prepare.notices import demo_notices
 from runner.prepare.prepare import Preparation, prepare
@@ -30,7 +32,7 @@ from runner.prepare.rank import Job, Rank
 from runner.report import report
 from runner.say import say
 from runner.units import counted
-from runner.worker import render_and_write_batches, wait_for_all
+from runner.worker import render_and_write_batches
 
 __all__ = ["run"]
 
@@ -48,7 +50,7 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
 
 
 def _run_on_rank_0(rank: Rank) -> ExitCode:
-    lock = FolderLock(rank.folder, secrets.token_hex(4), rank.job.shard)
+    lock = FolderLock(rank.folder, secrets.token_hex(4), rank.job.part)
     started = time.time()
     try:
         prepared = _look_and_check(rank, lock)
@@ -69,14 +71,14 @@ def _joined(job: Job, world: World, stop: Stop) -> Iterator[Rank]:
     """This rank among the others of its launch, from its first heartbeat to its last."""
     try:
         store = connect(world)
-        pulse = Pulse(store, world.rank, world.world_size)
+        heartbeat = Heartbeat(store, world.rank, world.world_size)
         folder = OutputFolder(job.output, job.loaded.manifest.output)
-        rank = Rank(job, folder, store, pulse, world, stop)
+        rank = Rank(job, folder, store, heartbeat, world, stop)
         try:
             _end_if_ended(rank)
             yield rank
         finally:
-            pulse.end()
+            heartbeat.end()
             if world.rank == 0 and not world.agent_store:
                 wait_for_all(rank)  # they still need the store that this process serves
     except StoreLostError:
@@ -88,7 +90,7 @@ def _end_if_ended(rank: Rank) -> None:
     images failed, the job was refused, somebody asked it to stop."""
     code = rank.store.command.get(ENDED) if rank.world.restart else None
     if code is not None:
-        raise refusal("ended before this restart", int(code))
+        raise already_printed("ended before this restart", int(code))
 
 
 def _let_no_restart_go_on(rank: Rank, code: ExitCode) -> None:
@@ -134,8 +136,8 @@ def _announce(rank: Rank, prepared: Preparation, launch: Launch) -> None:
         say(line)
     say(_greeting(len(assignment.pending), prepared.finished, launch))
     counts = Counts(len(assignment.plan), done=prepared.finished)
-    summary = reports.summarize("running", counts, launch, Account())
-    reports.write_summary(rank.folder, summary, launch.id)
+    summary = summarize("running", counts, launch, Account())
+    write_summary(rank.folder, summary, launch.id)
 
 
 def _greeting(batches: int, finished: int, launch: Launch) -> str:
@@ -167,5 +169,5 @@ def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: Fold
                 report(rank, assignment, launch)
             raise
         finally:
-            rank.pulse.end()
+            rank.heartbeat.end()
         wait_for_all(rank)

@@ -1,7 +1,7 @@
 """The one voice: every line that reaches a terminal passes through here.
 
-`say` is what the runner has to say, on stderr; `answer` is what a command was asked for, on stdout.
-Both replace characters that could command a terminal. Imports nothing of the runner.
+`say` prints messages on stderr; `answer` prints what a command was asked for, on stdout. Both
+replace characters that could control a terminal. Imports nothing from the runner.
 """
 
 import json
@@ -11,20 +11,20 @@ from typing import Any
 
 __all__ = ["Handler", "answer", "cut", "is_utf8", "printable", "say", "speak_as", "to_json"]
 
-MAX_LINE = 1000  # characters: a name or a value in a line may have any number
+MAX_LINE = 1000  # characters; a name or a value in a line may be of any length
 
-_rank = 0  # of this process: one process speaks for all of a launch
+_rank = 0  # of this process: rank 0 prints for all processes of a launch
 
 
 def speak_as(rank: int) -> None:
-    """Which rank this process is, from now on."""
+    """Set the rank of this process."""
     global _rank
     _rank = rank
 
 
 def say(words: str, *, every_rank: bool = False) -> None:
-    """Print lines on stderr, on rank 0 alone. With `every_rank` each rank prints them, and those
-    after rank 0 give their number."""
+    """Print lines on stderr, on rank 0 only. With `every_rank` each rank prints them, and all but
+    rank 0 add their number."""
     if _rank and not every_rank:
         return
     who = f"runner: rank {_rank}: " if _rank else "runner: "
@@ -33,25 +33,25 @@ def say(words: str, *, every_rank: bool = False) -> None:
 
 
 def answer(words: str) -> None:
-    """Print what was asked for on stdout: lines of any length, without a prefix."""
+    """Print a result on stdout: lines of any length, without a prefix."""
     print(printable(words))
 
 
 class Handler(logging.Handler):
-    """Log records in the same voice."""
+    """Print log records as `say` does."""
 
     def emit(self, record: logging.LogRecord) -> None:
         say(record.getMessage(), every_rank=True)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON in ASCII, which `answer` prints as it is."""
+    """JSON in ASCII, which `answer` prints unchanged."""
     return json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
 
 
 def printable(text: str) -> str:
-    """The text with its control characters replaced, but for line ends: they may command a
-    terminal, or turn the reading order of a line."""
+    """The text with its control characters replaced, except line ends: they may control a terminal,
+    or reverse the order of the characters in a line."""
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
@@ -64,6 +64,6 @@ def cut(text: str, most: int) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a word from the system can be written anywhere: the bytes of one that is not UTF-8
-    are lone surrogates."""
+    """Whether a word from the system is UTF-8. Python reads bytes that are not as lone surrogates,
+    which cannot be written anywhere."""
     return not any("\ud800" <= c <= "\udfff" for c in text)

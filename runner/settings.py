@@ -1,4 +1,4 @@
-"""The base of everything that is read from a manifest: strict, frozen, no unknown keys."""
+"""The base class of everything that is read from a manifest: strict, frozen, no unknown keys."""
 
 from typing import Annotated
 
@@ -8,6 +8,8 @@ __all__ = ["Settings", "Text"]
 
 
 class Settings(BaseModel):
+    """Part of a manifest, as pydantic validates it."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 

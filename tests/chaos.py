@@ -102,6 +102,7 @@ class Chaos:
             f"{restarts} restarts: {end.code}, {len(self.job.images())} of {IMAGES}",
             flush=True,
         )
+        assert kind or end.code == 0, end.err  # nothing is in the way of an undisturbed launch
         return 75 if is_spoilt else end.code
 
     def _start(self, processes: int, restarts: int, hooks: dict[str, Any]) -> Any:

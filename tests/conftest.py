@@ -11,6 +11,7 @@ import pytest
 from support import PYTHONPATH
 from support.launch import plan_of
 from support.launches import Launcher
+from support.reaper import pytest_configure  # noqa: F401  (a hook)
 
 from runner.manifest.load import load
 from runner.plan import Plan

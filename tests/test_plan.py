@@ -194,16 +194,16 @@ def test_the_default_size_is_checked_whoever_uses_it_first(plan: Callable[..., P
     assert some.sizes == {(96, 160): 0, (130, 128): 1}
 
 
-def test_one_of_a_thing_is_told_in_the_singular(
+def test_one_of_a_thing_is_in_the_singular(
     manifest: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(manifest(model="demo", seed=1, prompts=["a red circle"]))
     out = ["--output", str(tmp_path / "out")]
     for words in (["validate", path], ["plan", path, *out], ["status", path, "--exit-code", *out]):
         main(words)
-        told = capsys.readouterr().out
-        assert re.search(r"\b1 (image|prompt|batch|replica)\b", told), told
-        assert not re.search(r"\b1 (images|prompts|batches|replicas|ranks|processes)\b", told)
+        printed = capsys.readouterr().out
+        assert re.search(r"\b1 (image|prompt|batch|replica)\b", printed), printed
+        assert not re.search(r"\b1 (images|prompts|batches|replicas|ranks|processes)\b", printed)
     assert counted(1, "process") == "1 process"
     assert counted(0, "batch") == "0 batches"
 

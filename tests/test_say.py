@@ -59,3 +59,14 @@ def test_an_output_folder_cannot_command_the_terminal(
     said = capsys.readouterr()
     assert said.out
     assert all(c.isprintable() or c == "\n" for c in said.err + said.out)
+
+
+def test_status_says_why_the_last_launch_was_refused(
+    capsys: pytest.CaptureFixture[str], manifest, tmp_path
+) -> None:
+    refused = tmp_path / "out/.runner/refused"
+    refused.parent.mkdir(parents=True)
+    refused.write_text("strategy: no")
+    path = manifest(model="demo", output=str(tmp_path / "out"), prompts=["a"])
+    assert main(["status", str(path)]) == 2
+    assert capsys.readouterr().err == "runner: the last launch was refused: strategy: no\n"

@@ -1,4 +1,4 @@
-"""The lock that a job holds on its output folder, with a heartbeat that other machines can see."""
+"""The lock of a job on its output folder, and its heartbeat, which other machines can see."""
 
 import contextlib
 import errno
@@ -10,32 +10,32 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from runner.errors import FolderError
 from runner.folder import files
 from runner.folder.paths import OutputFolder
-from runner.launch.shards import Shard
+from runner.launch.shards import Part
 
-__all__ = ["FolderLock", "guard", "live_launches", "live_shards"]
+__all__ = ["FolderLock", "guard", "live_launches", "live_parts"]
 
 HEARTBEAT_S = 3.0
 DEAD_AFTER_S = 30.0  # without a heartbeat, for an owner on another machine
 
 
 class FolderLock:
-    """One job at a time on a folder; shards of the same N may work side by side.
+    """One job at a time works on a folder; parts of the same N may work at the same time.
 
-    The owner touches its file every few seconds. On the same machine a process that is gone is
-    seen at once; on another one an owner whose file stays untouched for DEAD_AFTER_S is dead.
-    No clocks are compared.
+    The owner touches its file every HEARTBEAT_S. On the same machine it is seen at once that the
+    owner's process has ended. An owner on another machine counts as dead when its file was not
+    touched for DEAD_AFTER_S.
     """
 
-    def __init__(self, folder: OutputFolder, launch: str, shard: Shard | None) -> None:
+    def __init__(self, folder: OutputFolder, launch: str, part: Part | None) -> None:
         self.folder = folder
         self.launch = launch
-        self.shard = shard
-        name = f"{shard[0]}-of-{shard[1]}.json" if shard else "all.json"
+        self.part = part
+        name = f"{part[0]}-of-{part[1]}.json" if part else "all.json"
         self.path = folder.locks / name
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -73,12 +73,12 @@ class FolderLock:
 
     def _is_sibling(self, owner: dict[str, Any]) -> bool:
         theirs = owner.get("shard")
-        return bool(self.shard and theirs and theirs[1] == self.shard[1])
+        return bool(self.part and theirs and theirs[1] == self.part[1])
 
     def _owner(self) -> dict[str, Any]:
         return {
             "launch": self.launch,
-            "shard": self.shard,
+            "shard": self.part,
             "host": socket.gethostname(),
             "machine": _machine(),
             "pid": os.getpid(),
@@ -91,30 +91,27 @@ class FolderLock:
                 os.utime(self.path)
 
 
-def live_shards(folder: OutputFolder) -> list[Shard | None]:
-    """What the living jobs on the folder do: a shard each, or None for all of it."""
-    found: list[Shard | None] = []
-    for path in sorted(folder.locks.glob("*.json")) if folder.locks.is_dir() else []:
-        owner = _read(path)
-        if is_alive(path, owner, 0.0):
-            found.append(tuple(owner["shard"]) if owner.get("shard") else None)
-    return found
+def live_parts(folder: OutputFolder) -> list[Part | None]:
+    """The parts of the jobs that work on the folder; None for a job without --shard."""
+    owners = _live_owners(folder)
+    return [tuple(owner["shard"]) if owner.get("shard") else None for owner in owners]
 
 
-def live_launches(folder: OutputFolder, *, wait: bool = False) -> set[str]:
-    """The launches that hold a lock on the folder and live, as far as can be seen (`wait`: as far
-    as waiting for a heartbeat tells)."""
-    return {
-        str(owner.get("launch"))
-        for path in (sorted(folder.locks.glob("*.json")) if folder.locks.is_dir() else [])
-        for owner in (_read(path),)
-        if is_alive(path, owner, DEAD_AFTER_S if wait else 0.0)
-    }
+def live_launches(folder: OutputFolder) -> set[str]:
+    """The launches that work on the folder."""
+    return {str(owner.get("launch")) for owner in _live_owners(folder)}
+
+
+def _live_owners(folder: OutputFolder) -> list[dict[str, Any]]:
+    """The owners of locks that are alive, without waiting for a heartbeat."""
+    paths = sorted(folder.locks.glob("*.json")) if folder.locks.is_dir() else []
+    owners = [(path, _read(path)) for path in paths]
+    return [owner for path, owner in owners if is_alive(path, owner, 0.0)]
 
 
 def is_alive(path: Path, owner: dict[str, Any], patience_s: float = DEAD_AFTER_S) -> bool:
-    """Whether a lock's owner lives. On the same machine the process tells; else its heartbeat, for
-    which this waits up to `patience_s`; without patience a young file counts as alive."""
+    """Whether a lock's owner lives: its process on the same machine, else its heartbeat. This waits
+    up to `patience_s` for a heartbeat; with 0 it compares the file's time with the clock."""
     if owner and owner.get("machine") == _machine():
         started = _started(int(owner.get("pid", 0)))
         return started is not None and started == owner.get("started")
@@ -134,27 +131,38 @@ def is_alive(path: Path, owner: dict[str, Any], patience_s: float = DEAD_AFTER_S
 
 @contextlib.contextmanager
 def guard(path: Path, patience_s: float = 2 * DEAD_AFTER_S) -> Iterator[None]:
-    """Only one process at a time looks at the locks and takes one; the kernel frees a dead one."""
+    """Only one process at a time is inside; the kernel lets the next one in when it dies. Raises
+    FolderError after `patience_s`."""
+    end = time.monotonic() + patience_s
     with path.open("a") as file:
-        end = time.monotonic() + patience_s
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise FolderError(f"{path}: held by another job for too long") from None
-                time.sleep(0.05)
-            except OSError as error:
-                if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                    break  # a file system without flock: the lock files alone must do
-                raise
+        while not _flock(file):
+            if time.monotonic() > end:
+                raise FolderError(
+                    f"{path}: another job has held this file for {patience_s:g} s; end that job, "
+                    f"then run the same command again"
+                )
+            time.sleep(0.05)
         yield
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _flock(file: IO[str]) -> bool:
+    """Whether the file is locked now, or its file system has no locks: then the lock files of jobs
+    must do alone."""
     try:
-        values = json.loads(path.read_bytes()) if path.is_file() else None  # a pipe would keep us
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    return True
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The owner in a lock file; {} where there is none."""
+    try:
+        # Reading a FIFO would block.
+        values = json.loads(path.read_bytes()) if path.is_file() else None
     except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) and _is_owner(values) else {}
@@ -174,7 +182,8 @@ def _mtime(path: Path) -> int | None:
 
 
 def _machine() -> str:
-    """What tells whether a process number means the same here: one boot, one process namespace."""
+    """Where two processes get the same text, a process number means the same to both: one boot of
+    one machine, one process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
@@ -183,7 +192,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a living process started, in the kernel's ticks, or None: gone, or not yet reaped."""
+    """When a living process started, in the kernel's ticks; None for one that has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,7 +1,8 @@
-"""Images during which their own process died, within one command: a launcher restarts the ranks.
+"""Images during which a process died, counted over the restarts of one launcher.
 
-Such an image is tried once more alone; the second death makes it a failure. It is kept in the
-launcher's store, so that a new command knows nothing of it: a kill from outside marks no image.
+Such an image is tried once more, in a batch of its own. A second death makes it a failure. The
+counts are in the launcher's store, so a new command starts without them: killing the whole command
+marks no image.
 """
 
 import contextlib
@@ -11,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from runner.errors import RunnerError
 from runner.launch.store import Store, StoreLostError
 
-__all__ = ["Crashes", "alone", "deaths", "quarantined"]
+__all__ = ["Crashes", "deaths", "quarantined", "split_batch"]
 
-MOST = 2  # deaths
+MAX_DEATHS = 2
 
 
 class Crashes:
-    """What this rank is at, for whoever comes after it."""
+    """Notes in the store which images this rank works on, for the ranks of the next restart."""
 
     def __init__(self, store: Store, rank: int) -> None:
         self._store = store.command
@@ -25,17 +26,18 @@ class Crashes:
 
     @contextlib.contextmanager
     def during(self, indices: Sequence[int]) -> Iterator[None]:
-        """Stays noted where the process dies in here, or an exception is to end it."""
+        """Note these images. The note stays if the process dies here, or ends by an exception."""
         self._note(indices)
         try:
             yield
         except RunnerError:
-            self.clear()  # the disk, or a stop: no fault of the images
+            self.clear()  # the disk or a stop: not the fault of the images
             raise
         self.clear()
 
     def clear(self) -> None:
-        """Also when asked to stop: a launcher that ends us for a neighbour's fault asks first."""
+        """Remove the note. Also called when asked to stop: a launcher that ends this rank because
+        another one died sends TERM first."""
         self._note(())
 
     def _note(self, indices: Sequence[int]) -> None:
@@ -44,10 +46,8 @@ class Crashes:
 
 
 def deaths(store: Store, world_size: int) -> dict[int, int]:
-    """Rank 0, at the start: image index → how many processes of this command died with it.
-
-    Takes what the ranks of the last attempt noted into the count.
-    """
+    """Image index → how many processes of this command died with it. For rank 0, at the start: it
+    adds the notes that the ranks before the restart left."""
     common = store.command
     counts = {int(index): n for index, n in json.loads(common.get("deaths") or "{}").items()}
     for rank in range(int(common.get("ranks") or 0)):
@@ -60,11 +60,12 @@ def deaths(store: Store, world_size: int) -> dict[int, int]:
 
 
 def quarantined(counts: Mapping[int, int]) -> list[int]:
-    return [index for index, count in counts.items() if count >= MOST]
+    """The images that are not tried again."""
+    return [index for index, count in counts.items() if count >= MAX_DEATHS]
 
 
-def alone(indices: Sequence[int], counts: Mapping[int, int]) -> list[tuple[int, ...]]:
-    """A batch as it is to be made: whole, or one by one where a process died in it."""
+def split_batch(indices: Sequence[int], counts: Mapping[int, int]) -> list[tuple[int, ...]]:
+    """The batch as one call; or one call for each image, if a process died in the batch."""
     if not any(index in counts for index in indices):
         return [tuple(indices)]
-    return [(index,) for index in indices if counts.get(index, 0) < MOST]
+    return [(index,) for index in indices if counts.get(index, 0) < MAX_DEATHS]

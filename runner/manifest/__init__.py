@@ -1,4 +1,4 @@
-"""YAML and prompt files → frozen, strict settings, and the words for what is wrong in them.
+"""YAML and prompt files → a frozen, strict manifest, or messages about all that is wrong in them.
 
-Imports strategies and what stands below it: a manifest names one. No torch, no weights.
+Imports strategies, since a manifest names one, and what stands below. No torch, no weights.
 """

@@ -7,7 +7,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from runner.errors import ManifestError, Problem
-from runner.manifest.prompts import FilePrompts, Prompt, PromptFile
+from runner.manifest.prompt_file import FilePrompts
+from runner.manifest.prompts import Prompt, PromptFile
 from runner.manifest.schema import Manifest
 from runner.manifest.words import explain
 from runner.manifest.yaml_tree import Node, document, set_value
@@ -17,38 +18,45 @@ __all__ = ["Loaded", "load", "parse"]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A manifest with its prompts, which may stay in their file."""
+    """A manifest with its prompts; those of a file are read from it when they are needed."""
 
     manifest: Manifest
     prompts: Sequence[Prompt]
     path: Path
-    root: Node  # of the file, for the places of later problems
+    root: Node  # of the manifest's file, for the lines in later messages
 
 
 def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
-    """Read a manifest and its prompt file; `sets` are --set arguments, which go over it.
+    """Read a manifest and its prompt file. `sets` are --set arguments, which override it.
 
     Raises ManifestError with every problem of the manifest, then of the prompt file.
     """
     manifest, root = parse(path, sets)
-    local = _path(root, ("model", "id"), path.parent, manifest.model.id)
-    if manifest.model.id != "demo" and (_is_path(manifest.model.id) or local.is_dir()):
-        spec = manifest.model.model_copy(update={"id": str(local.resolve())})
-        manifest = manifest.model_copy(update={"model": spec})
+    manifest = _with_model_path(manifest, root, path.parent)
     if not isinstance(manifest.prompts, PromptFile):
-        good = tuple(item.found_good() for item in manifest.prompts)
-        return Loaded(manifest, good, path, root)
+        prompts = tuple(item.to_prompt() for item in manifest.prompts)
+        return Loaded(manifest, prompts, path, root)
     file = _path(root, ("prompts", "file"), path.parent, manifest.prompts.file)
-    place = root.walk(("prompts", "file"))[0].place
     if not file.is_file():
+        place = root.walk(("prompts", "file")).place
         raise ManifestError([Problem(place, f"no prompt file {file.resolve()}")])
-    # As run, a manifest is found in another folder: its prompt file by the full path.
+    # The output folder holds the manifest as run: from there only the full path is right.
     manifest = manifest.model_copy(update={"prompts": PromptFile(file=str(file.resolve()))})
     return Loaded(manifest, FilePrompts(file, str(file)), path, root)
 
 
+def _with_model_path(manifest: Manifest, root: Node, folder: Path) -> Manifest:
+    """With the full path of a local model."""
+    name = manifest.model.id
+    path = _path(root, ("model", "id"), folder, name)
+    if name == "demo" or not (_is_path(name) or path.is_dir()):
+        return manifest
+    spec = manifest.model.model_copy(update={"id": str(path.resolve())})
+    return manifest.model_copy(update={"model": spec})
+
+
 def _path(root: Node, key: tuple[str, ...], folder: Path, name: str) -> Path:
-    """An input path, relative to the manifest. Raises ManifestError for what no system takes."""
+    """An input path, relative to the manifest. Raises ManifestError for an impossible one."""
     try:
         path = folder / Path(name).expanduser()
         path.resolve().is_file()
@@ -57,7 +65,7 @@ def _path(root: Node, key: tuple[str, ...], folder: Path, name: str) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"{'.'.join(key)}: {name[:60]!r}: {reason}"
-        raise ManifestError([Problem(root.walk(key)[0].place, message)]) from None
+        raise ManifestError([Problem(root.walk(key).place, message)]) from None
     return path
 
 
@@ -66,7 +74,10 @@ def _is_path(model_id: str) -> bool:
 
 
 def parse(path: Path, sets: Sequence[str] = ()) -> tuple[Manifest, Node]:
-    """The manifest alone, and its tree for the places of later problems."""
+    """The manifest without its prompt file, and its tree, for the lines in later messages.
+
+    Raises ManifestError with every problem.
+    """
     root, problems = document(_read(path), str(path))
     for assignment in sets:
         set_value(root, assignment)
@@ -77,9 +88,9 @@ def parse(path: Path, sets: Sequence[str] = ()) -> tuple[Manifest, Node]:
     except ValidationError as error:
         for fault in error.errors():
             if fault["type"] == "too_short" and fault["input"]:
-                continue  # pydantic counts the good ones: each bad one is told
-            node, found = root.walk(fault["loc"])
-            problems.append(Problem(node.place, explain(Manifest, fault, found, node.text)))
+                continue  # pydantic counts the good prompts; each bad one has a fault of its own
+            node, found, place = root.walk(fault["loc"])
+            problems.append(Problem(place, explain(Manifest, fault, found, node.text)))
     if problems:
         raise ManifestError(sorted(dict.fromkeys(problems), key=_by_line))
     return manifest, root

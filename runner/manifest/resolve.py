@@ -1,4 +1,4 @@
-"""What a manifest leaves open, filled in: seed, revision, strategy, batch sizes, versions."""
+"""Fill in what a manifest leaves open: seed, revision, strategy, batch sizes, versions."""
 
 import importlib.metadata
 import secrets
@@ -16,11 +16,11 @@ from runner.strategies import Strategy
 __all__ = ["Resolved", "decide", "dump", "fill", "versions"]
 
 
-FIRST_SEEDS = 2**32  # a seed drawn for a job that has none: short enough to type
+FIRST_SEEDS = 2**32  # a seed is drawn below this, so that it is short enough to type
 
 
 class Resolved(Settings):
-    """What rank 0 fills in where the manifest leaves it open; the same for all ranks."""
+    """What rank 0 fills in for all ranks."""
 
     seed: Annotated[SeedSpec, lift("start")]
     revision: Text | None
@@ -30,8 +30,8 @@ class Resolved(Settings):
 
 
 def decide(manifest: Manifest, recorded: Manifest | None) -> Resolved:
-    """What the manifest leaves open, first from the run that began the folder. A revision that is
-    open still is for `model.resolve`."""
+    """What the manifest leaves open: as the run that began the folder recorded it, or chosen here.
+    A revision may stay open, for `model.files.resolve`."""
     seed, revision, sizes = manifest.seed, manifest.model.revision, manifest.batch_sizes
     if recorded is not None:
         seed = seed or recorded.seed
@@ -66,14 +66,14 @@ def fill(manifest: Manifest, resolved: Resolved) -> Manifest:
 
 
 def versions() -> dict[str, str]:
-    """The installed packages that make the pixels."""
+    """Versions of the runner and of the packages that the pixels may depend on."""
     packages = ("torch", "diffusers", "transformers", "accelerate", "safetensors", "pillow")
     installed = {name: importlib.metadata.version(name) for name in packages}
     return {"runner": runner.__version__, **installed}
 
 
 def dump(manifest: Manifest) -> str:
-    """A resolved manifest as YAML that `load` reads again to the same."""
+    """A resolved manifest as YAML, from which `load` reads an equal one."""
     values = manifest.model_dump(exclude_none=True, exclude_defaults=True)
     values["strategy"] = manifest.strategy.model_dump(exclude_none=True)
     values["dtype"] = manifest.dtype

@@ -1,4 +1,4 @@
-"""The manifest: YAML → a frozen, strict model. Knows the file alone: no torch, no weights."""
+"""The manifest as a frozen, strict pydantic model. It needs only the file: no torch, no weights."""
 
 from typing import Annotated, Any, Literal
 
@@ -23,6 +23,7 @@ __all__ = [
     "SeedSpec",
 ]
 
+# What people write → the dtype.
 DTYPES = {
     "float32": "float32",
     "fp32": "float32",
@@ -35,7 +36,7 @@ DTYPES = {
 
 
 def lift(key: str) -> BeforeValidator:
-    """The short form of a mapping is the value of its main key."""
+    """Accept a short form: the value of a mapping's main key in place of the mapping."""
     return BeforeValidator(
         lambda value: value if isinstance(value, dict | Settings) else {key: value}
     )
@@ -57,17 +58,17 @@ def _one_seed(value: "SeedSpec") -> "SeedSpec":
 class OutputSpec(Settings):
     dir: Text | None = None
     images_per_folder: Annotated[int, Field(ge=1)] | None = None
-    png_level: Annotated[int, Field(ge=0, le=9)] = 1  # a quarter larger than 6, far faster
+    png_level: Annotated[int, Field(ge=0, le=9)] = 1  # against 6: a quarter larger, far faster
 
 
-# `1024x768` (width × height), or `default`: the pipeline's own → images of one call.
+# `1024x768` (width × height) or `default`, the pipeline's own size → images of one call.
 BatchSizes = dict[
     Annotated[str, Field(pattern=r"^([1-9]\d*x[1-9]\d*|default)$")], Annotated[int, Field(ge=1)]
 ]
 
 
 class SeedSpec(Settings):
-    """Image i gets start + i, or every image the fixed seed."""
+    """Image i gets start + i, or every image gets the fixed seed."""
 
     start: Seed | None = None
     fixed: Seed | None = None

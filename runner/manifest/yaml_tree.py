@@ -1,25 +1,26 @@
 """YAML text → a tree that knows its lines.
 
-PyYAML's own constructors lose the line of every value, keep the last of two equal keys and turn
-`no` into False and `007` into 7 without a word. So the events of its (C) parser are read here: each
-node keeps its line and its text, equal keys are a problem, and a value whose YAML 1.1 meaning would
-surprise its author becomes `Odd`, which no setting accepts.
+PyYAML's own constructors drop the line of every value, keep the last of two equal keys, and turn
+`no` into False and `007` into 7 silently. So the events of its (C) parser are read here. Each node
+keeps its line and its text. Equal keys are a problem. A value whose YAML 1.1 meaning would surprise
+its author becomes `Odd`, which no setting accepts.
 """
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import yaml
 
 from runner.errors import ManifestError, Problem
 from runner.say import cut
 
-__all__ = ["MAX_DEPTH", "TOO_DEEP", "Node", "Odd", "document", "set_value"]
+__all__ = ["MAX_DEPTH", "TOO_DEEP", "Found", "Node", "Odd", "document", "set_value"]
 
-MAX_DEPTH = 60  # levels below a file's first
+MAX_DEPTH = 60  # levels below the top of a file
 TOO_DEEP = f"nested too deep: {MAX_DEPTH} levels at most"
 MAX_ALIASED = 100_000  # nodes that aliases may add: an alias bomb has millions
 
@@ -31,14 +32,17 @@ _FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][-+]?[0-9]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """A plain scalar that YAML 1.1 reads as something its author may not mean."""
+    """A plain scalar that YAML 1.1 reads as something that its author may not mean."""
 
     text: str
     reading: str  # "a date", "the number 7"
-    plain: str = ""  # how to write that number for all readers
+    plain: str = ""  # that number in the form that every reader understands
 
     def __str__(self) -> str:
         return self.text
+
+
+NO_KEYS: Mapping[str, str] = MappingProxyType({})  # one for all nodes that are not mappings
 
 
 @dataclass(slots=True)
@@ -48,9 +52,10 @@ class Node:
     value: Any
     place: str
     text: str = ""  # a scalar as it is written
+    key_places: Mapping[str, str] = field(default_factory=lambda: NO_KEYS)  # of a mapping
 
     def plain(self) -> Any:
-        """The value without places, as pydantic takes it."""
+        """The value without places, for pydantic."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -58,16 +63,16 @@ class Node:
         return self.value
 
     def depth(self) -> int:
-        """Levels below this one, those that aliases bring too."""
+        """Levels below this one, with those of aliases."""
         value = self.value
         below = value.values() if isinstance(value, dict) else value
         nodes = below if isinstance(value, dict | list) else ()
         return max((1 + node.depth() for node in nodes), default=0)
 
-    def walk(self, path: Sequence[int | str]) -> tuple["Node", tuple[int | str, ...]]:
-        """The node at `path`, or the last one on the way to it, and the path that it really has:
-        pydantic names union members and the keys of short forms, which are nowhere in the file."""
-        node, found = self, list[int | str]()
+    def walk(self, path: Sequence[int | str]) -> "Found":
+        """What the file has of `path`: pydantic also names union members and the keys of short
+        forms, which are not in the file."""
+        node, place, found = self, self.place, list[int | str]()
         for part in path:
             child = None
             if isinstance(node.value, dict):
@@ -75,15 +80,24 @@ class Node:
             elif isinstance(node.value, list) and isinstance(part, int):
                 child = node.value[part]
             if child is not None:
+                place = node.key_places.get(str(part), child.place)
                 node = child
                 found.append(part)
-        return node, tuple(found)
+        return Found(node, tuple(found), place)
+
+
+class Found(NamedTuple):
+    """What a file has of a path, and the line that a message names for it."""
+
+    node: Node
+    path: tuple[int | str, ...]
+    place: str  # of its key; an item of a list has none, so its own
 
 
 def document(text: str, name: str) -> tuple[Node, list[Problem]]:
-    """The one document in `text` and what is wrong with it; `name` is the file's name in places.
+    """The one document in `text`, and its problems; `name` is the file's name in messages.
 
-    Raises ManifestError where nothing can be built: not YAML, no or two documents, too deep.
+    Raises ManifestError if no tree can be built: not YAML, no document, two documents, too deep.
     """
     try:
         builder = _Builder(text, name)
@@ -93,25 +107,41 @@ def document(text: str, name: str) -> tuple[Node, list[Problem]]:
         place = _place(name, mark.line) if mark else name
         reason = " ".join(str(part) for part in (error.context, error.problem) if part)
         if "character escape code" in reason:
-            reason += "; write the character itself: JSON's \\ud83e\\udd8a pairs are no YAML"
+            reason += "; write the character itself: YAML has no pairs like JSON's \\ud83e\\udd8a"
         raise ManifestError([Problem(place, f"not YAML: {reason}")]) from None
     except yaml.reader.ReaderError as error:
         character = chr(error.character)
         place = _place(name, text.partition(character)[0].count("\n"))
-        reason = f"the character {character!r} must not stand there as it is"
-        remedy = "remove it, or write it as here, in double quotes"
+        reason = f"the character {character!r} is not allowed as it is"
+        remedy = f"remove it, or write {repr(character)[1:-1]} in double quotes"
         raise ManifestError([Problem(place, f"not YAML: {reason}; {remedy}")]) from None
 
 
+def _merged(mappings: Sequence[Node]) -> Node:
+    """One mapping at the place of the last; of equal keys the last one counts."""
+    items: dict[str, Node] = {}
+    places: dict[str, str] = {}
+    for mapping in mappings:
+        items.update(mapping.value)
+        places.update(mapping.key_places)
+    return Node(items, mappings[-1].place, key_places=places)
+
+
+def _is_merge(key: Any) -> bool:
+    """Whether the event of a key is a plain `<<`."""
+    return isinstance(key, yaml.ScalarEvent) and key.value == "<<" and bool(key.implicit[0])
+
+
 def _place(name: str, line: int) -> str:
-    """An argument has no lines."""
+    """`job.yaml:7`; a --set argument has no lines."""
     return name if name.startswith("--set") else f"{name}:{line + 1}"
 
 
 def set_value(root: Node, assignment: str) -> None:
     """Put `key.key=value` (a --set argument) into the tree; the value is read as YAML.
 
-    Raises ManifestError for an assignment without `=` or a path through something not a mapping.
+    Raises ManifestError for an assignment without `=`, a value that is not YAML, or a path that
+    leads through something other than a mapping.
     """
     place = f"--set {cut(assignment, 80)}"
     path, equals, text = assignment.partition("=")
@@ -129,22 +159,35 @@ def set_value(root: Node, assignment: str) -> None:
             break
         child = node.value.get(key)
         if child is None or not isinstance(child.value, dict):
-            # A short form (`model: demo`) becomes its long form's mapping where one key is set.
-            short = {"model": "id", "strategy": "kind", "output": "dir"}.get(key)
-            fields = {short: child} if short and child is not None else {}
-            child = node.value[key] = Node(fields, place)
+            child = _long_form(key, child, place)
+            _assign(node, key, child, place)
         node = child
     if not isinstance(node.value, dict):
         raise ManifestError([Problem(place, "the manifest is not a mapping of keys")])
-    node.value[keys[-1]] = _replaced(value, place)
+    _assign(node, keys[-1], _moved(value, place), place)
 
 
-def _replaced(node: Node, place: str) -> Node:
-    """The same values, all at one place: an argument has no lines."""
+def _assign(mapping: Node, key: str, value: Node, place: str) -> None:
+    mapping.value[key] = value
+    mapping.key_places = {**mapping.key_places, key: place}
+
+
+def _long_form(key: str, short: Node | None, place: str) -> Node:
+    """The mapping that `model: demo` stands for, so that another of its keys can be set."""
+    main = {"model": "id", "strategy": "kind", "output": "dir"}.get(key)
+    mapping = Node({}, place)
+    if main and short is not None:
+        _assign(mapping, main, short, short.place)
+    return mapping
+
+
+def _moved(node: Node, place: str) -> Node:
+    """The same values, all at one place."""
     if isinstance(node.value, dict):
-        return Node({key: _replaced(child, place) for key, child in node.value.items()}, place)
+        values = {key: _moved(child, place) for key, child in node.value.items()}
+        return Node(values, place, key_places=dict.fromkeys(values, place))
     if isinstance(node.value, list):
-        return Node([_replaced(child, place) for child in node.value], place)
+        return Node([_moved(child, place) for child in node.value], place)
     return Node(node.value, place, node.text)
 
 
@@ -157,6 +200,7 @@ class _Builder:
         self.problems: list[Problem] = []
         self.anchors: dict[str, tuple[Node, int]] = {}  # with the number of nodes below
         self.open: set[str] = set()
+        self.line, self.place = -1, name
         self.count = 0
         self.aliased = 0
 
@@ -177,7 +221,10 @@ class _Builder:
             self.loader.get_event()
 
     def _place(self, event: Any) -> str:
-        return _place(self.name, event.start_mark.line)
+        line = event.start_mark.line
+        if line != self.line:  # what stands on one line shares one string
+            self.line, self.place = line, _place(self.name, line)
+        return self.place
 
     def _node(self, depth: int) -> Node:
         event = self.loader.get_event()
@@ -194,12 +241,8 @@ class _Builder:
             node = Node(self._scalar(event, place), place, event.value)
         else:
             self._refuse_tag(event, place)
-            items = (
-                self._mapping(depth)
-                if isinstance(event, yaml.MappingStartEvent)
-                else list(self._sequence(depth))
-            )
-            node = Node(items, place)
+            is_mapping = isinstance(event, yaml.MappingStartEvent)
+            node = self._mapping(place, depth) if is_mapping else self._sequence(place, depth)
         if anchor:
             self.open.discard(anchor)
             self.anchors[anchor] = (node, self.count - before)
@@ -220,45 +263,47 @@ class _Builder:
             raise ManifestError([Problem(place, TOO_DEEP)])
         return node
 
-    def _sequence(self, depth: int) -> Iterator[Node]:
+    def _sequence(self, place: str, depth: int) -> Node:
+        items = []
         while not self.loader.check_event(yaml.SequenceEndEvent):
-            yield self._node(depth + 1)
+            items.append(self._node(depth + 1))
         self.loader.get_event()
+        return Node(items, place)
 
-    def _mapping(self, depth: int) -> dict[str, Node]:
+    def _mapping(self, place: str, depth: int) -> Node:
         items: dict[str, Node] = {}
-        merged: dict[str, Node] = {}
         places: dict[str, str] = {}
+        sources: list[Node] = []  # what `<<` brings, in the file's order
         while not self.loader.check_event(yaml.MappingEndEvent):
             event = self.loader.peek_event()
-            place = self._place(event)
-            is_merge = isinstance(event, yaml.ScalarEvent) and event.value == "<<"
-            is_merge = is_merge and event.implicit[0]
-            key = self._node(depth + 1)
-            value = self._node(depth + 1)
-            if is_merge:
-                merged = {**self._merge(value), **merged}
-            elif not isinstance(key.value, str):
-                message = f"the key {key.text or 'here'} is not text; quote it"
-                self.problems.append(Problem(place, message))
-            elif key.value in items:
-                message = f"{key.value}: given twice, first at {places[key.value]}; keep one"
-                self.problems.append(Problem(place, message))
-            else:
-                items[key.value], places[key.value] = value, place
+            key_place = self._place(event)
+            key, value = self._node(depth + 1), self._node(depth + 1)
+            if _is_merge(event):
+                sources += self._sources(value)
+            elif self._is_new(key, places, key_place):
+                items[key.value], places[key.value] = value, key_place
         self.loader.get_event()
-        return {**merged, **items}
+        own = Node(items, place, key_places=places)
+        return _merged([*reversed(sources), own]) if sources else own
 
-    def _merge(self, node: Node) -> dict[str, Node]:
-        """What `<<: *anchor` or `<<: [*one, *two]` brings; the earlier one wins."""
-        sources = node.value if isinstance(node.value, list) else [node]
-        items: dict[str, Node] = {}
-        for source in sources:
-            if isinstance(source.value, dict):
-                items = {**source.value, **items}
-            else:
-                self.problems.append(Problem(node.place, "<< takes a mapping or a list of them"))
-        return items
+    def _is_new(self, key: Node, places: Mapping[str, str], place: str) -> bool:
+        """Whether the key can be put into a mapping that has keys at `places`."""
+        if not isinstance(key.value, str):
+            message = f"the key {key.text or 'here'} is not text; quote it"
+        elif key.value in places:
+            message = f"{key.value}: given twice, first at {places[key.value]}; keep one"
+        else:
+            return True
+        self.problems.append(Problem(place, message))
+        return False
+
+    def _sources(self, node: Node) -> list[Node]:
+        """The mappings of `<<: *anchor` or `<<: [*one, *two]`."""
+        nodes = node.value if isinstance(node.value, list) else [node]
+        sources = [source for source in nodes if isinstance(source.value, dict)]
+        if len(sources) < len(nodes):
+            self.problems.append(Problem(node.place, "<< takes a mapping or a list of them"))
+        return sources
 
     def _refuse_tag(self, event: Any, place: str) -> None:
         if event.tag not in (None, "!", f"{_TAG}map", f"{_TAG}seq"):

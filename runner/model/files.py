@@ -1,7 +1,7 @@
-"""Model ID → a local folder with all its files, and what its files say about the pixels. No torch.
+"""Model ID → a local folder with all its files, and the identity of those files. No torch.
 
-`demo` and local folders are taken as they are. A hub model is taken from the cache without a
-network call where the cache is complete; else one process a node downloads it.
+`demo` and local folders are used as they are. A hub model is used from the cache, without a network
+call, if the cache is complete. If not, one process per node downloads it.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from typing import Any
 
 from runner import demo
 from runner.errors import ModelError, OfflineError
+from runner.model.safetensors_header import header_bytes
 from runner.model.spec import ModelSpec
 
 __all__ = [
@@ -35,10 +36,11 @@ CONFIGS = (".json", ".txt", ".model", ".jinja")
 LIBRARIES = ("diffusers", "transformers")
 SHARD = re.compile(r"-\d{5}-of-\d{5}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
+AGAIN = "download the model again"
 
 
 def resolve(spec: ModelSpec) -> str | None:
-    """The model's revision as a commit; nothing to do for a folder and for `demo`.
+    """The model's revision as a commit. A folder and `demo` keep theirs, which may be None.
 
     Raises ModelError: gated, not found, no such revision, offline and not cached.
     """
@@ -52,9 +54,9 @@ def resolve(spec: ModelSpec) -> str | None:
 
 
 def local_folder(spec: ModelSpec) -> Path | None:
-    """Where the model's files are, all of them, or None where they must be downloaded first.
+    """The folder with all files of the model, or None if they must be downloaded first.
 
-    Raises ModelError for a folder that is no model or lacks files.
+    Raises ModelError for a folder that is not a model, or in which files are missing.
     """
     folder = _folder_of(spec)
     if folder is not None:
@@ -66,7 +68,7 @@ def local_folder(spec: ModelSpec) -> Path | None:
     try:
         check_files(spec, cached)
     except ModelError:
-        return None  # an unfinished download goes on
+        return None  # the download did not finish; it will be continued
     return cached
 
 
@@ -87,9 +89,9 @@ def configs(spec: ModelSpec) -> Path:
 
 
 def download(spec: ModelSpec) -> Path:
-    """All files of a resolved hub model, in the cache. Call it in one process a node.
+    """Download all files of a resolved hub model into the cache. Call it in one process per node.
 
-    Raises ModelError, also where the hub has pickled weights only.
+    Raises ModelError, also if the hub has pickled weights only.
     """
     from diffusers import DiffusionPipeline
 
@@ -116,7 +118,7 @@ def hub_files(spec: ModelSpec) -> list[str]:
 
 
 def hub_header(spec: ModelSpec, file: str) -> dict[str, tuple[str, list[int]]]:
-    """Tensor → (dtype, shape) of a safetensors file on the hub; its header alone is read."""
+    """Tensor → (dtype, shape) of a safetensors file on the hub; only its header is read."""
     found = _asking(
         spec,
         lambda hub: hub.HfApi().parse_safetensors_file_metadata(
@@ -127,21 +129,21 @@ def hub_header(spec: ModelSpec, file: str) -> dict[str, tuple[str, list[int]]]:
 
 
 def index_of(folder: Path, shown: str) -> dict[str, Any]:
-    """The components of a pipeline: name → [library, class], and its class under `_class_name`."""
+    """The components of a pipeline: name → [library, class], and its class as `_class_name`."""
     path = folder / INDEX
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{shown}: no {INDEX} in {folder}; not a diffusers pipeline") from None
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}") from None
+        raise ModelError(f"{path}: cannot be read: {error}; {AGAIN}") from None
     if not isinstance(values, dict) or "_class_name" not in values:
         raise ModelError(f"{path}: names no pipeline class")
     return values
 
 
 def check_files(spec: ModelSpec, folder: Path) -> None:
-    """Raises ModelError: remote code or pickles without leave, shards or weights that lack."""
+    """Raises ModelError: code or pickles that are not allowed, missing shards or weights."""
     index = index_of(folder, spec.id)
     _check_code(spec, index)
     files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
@@ -155,14 +157,15 @@ def check_files(spec: ModelSpec, folder: Path) -> None:
             if f"{component}/{shard}" not in files and _is_variant(name, spec.variant)
         ]
         if lacking:
-            raise ModelError(f"{spec.id}: {component} lacks {', '.join(lacking)} in {folder}")
+            names = ", ".join(lacking)
+            raise ModelError(f"{spec.id}: {component} lacks {names} in {folder}; {AGAIN}")
         if not has and f"{component}/config.json" in files and _is_network(index[component][1]):
-            raise ModelError(f"{spec.id}: {component} has no weights in {folder}")
+            raise ModelError(f"{spec.id}: {component} has no weights in {folder}; {AGAIN}")
 
 
 def identity(spec: ModelSpec) -> dict[str, Any]:
-    """What of the model counts in a fingerprint. A folder counts by its configs and its weight
-    files' names, sizes and headers, so a moved copy is the same model."""
+    """What a fingerprint holds of the model. A folder counts by its configs, and by the names,
+    sizes and headers of its weight files: so a copy in another place is the same model."""
     folder = _folder_of(spec)
     variant = {"variant": spec.variant} if spec.variant else {}
     if folder is None:
@@ -179,7 +182,8 @@ def identity(spec: ModelSpec) -> dict[str, Any]:
         elif path.suffix in WEIGHTS:
             size = path.stat().st_size
             digest.update(f"{path.relative_to(folder).as_posix()} {size}\n".encode())
-            digest.update(_header(path))
+            if path.suffix == ".safetensors":
+                digest.update(header_bytes(path))
     return {"files": digest.hexdigest(), **variant}
 
 
@@ -200,7 +204,7 @@ def _cached(spec: ModelSpec) -> Path | None:
 
 
 def _asking(spec: ModelSpec, ask: Callable[[Any], Any]) -> Any:
-    """Ask the hub; each way to fail is one line. Its own words may hold a token."""
+    """Ask the hub. Each failure gets a message of ours: the hub's own may hold a token."""
     import huggingface_hub as hub
     from huggingface_hub import errors
 
@@ -217,12 +221,12 @@ def _asking(spec: ModelSpec, ask: Callable[[Any], Any]) -> Any:
         message = f"{name}: no revision {spec.revision}"
     except errors.HFValidationError:
         message = f"{name}: neither a folder nor a hub ID (owner/name)"
-    except errors.LocalEntryNotFoundError as error:  # asked for offline, or the hub is away
+    except errors.LocalEntryNotFoundError as error:  # offline mode, or the hub does not answer
         raise _offline(name, error) from None
     except errors.EntryNotFoundError:
         message = f"{name}: no {INDEX}; not a diffusers pipeline"
     except Exception as error:
-        # No network: an OSError, or an error of the HTTP library, which is none.
+        # Without a network: an OSError, or an error of the HTTP library, which is not an OSError.
         library = type(error).__module__.partition(".")[0]
         if not isinstance(error, OSError) and not library.startswith(("httpx", "httpcore")):
             raise
@@ -238,7 +242,7 @@ def _offline(name: str, error: Exception) -> OfflineError:
 
 
 def _check_code(spec: ModelSpec, index: Mapping[str, Any]) -> None:
-    """A pipeline or component class from the model's own Python files."""
+    """Refuse a pipeline or a component whose class is in the model's own Python files."""
     if spec.trust_remote_code:
         return
     if not isinstance(index["_class_name"], str):
@@ -258,7 +262,7 @@ def _check_code(spec: ModelSpec, index: Mapping[str, Any]) -> None:
 
 
 def _in_diffusers(library: str) -> bool:
-    """Whether diffusers has a pipeline module of that name (a safety checker lives in one)."""
+    """Whether diffusers has a pipeline module of that name (a safety checker is in one)."""
     found = importlib.util.find_spec("diffusers")
     home = Path(found.origin).parent if found and found.origin else Path()
     return library.isidentifier() and (home / "pipelines" / library).is_dir()
@@ -294,7 +298,7 @@ def _weights(index: Mapping[str, Any], files: Iterable[str]) -> dict[str, list[s
 
 
 def _is_variant(name: str, variant: str | None) -> bool:
-    """Whether a weight index is the one that will be read: `….index.fp16.json` is a variant's."""
+    """Whether this weight index is the one to read: `….index.fp16.json` is a variant's."""
     parts = PurePosixPath(name).name.split(".")
     return (variant in parts) if variant else len(parts) == 4
 
@@ -302,11 +306,3 @@ def _is_variant(name: str, variant: str | None) -> bool:
 def _shards(path: Path) -> list[str]:
     values = json.loads(path.read_text(encoding="utf-8"))
     return sorted(set(values.get("weight_map", {}).values()))
-
-
-def _header(path: Path) -> bytes:
-    """A safetensors header: its length in 8 bytes, then JSON with every tensor's place."""
-    if path.suffix != ".safetensors":
-        return b""
-    with path.open("rb") as file:
-        return file.read(min(int.from_bytes(file.read(8), "little"), 100_000_000))

@@ -1,5 +1,8 @@
-"""What a diffusers pipeline's source says of its call. Importing the class would take seconds, and
-half a gigabyte, so its methods are read, and its check of the arguments is run, without it."""
+"""What the source of a diffusers pipeline says about its call.
+
+Importing the class would take seconds and half a gigabyte. So its source is read instead, and its
+own check of the arguments is run without the class.
+"""
 
 import ast
 import copy
@@ -13,9 +16,9 @@ from typing import Any
 
 __all__ = ["PipelineCall", "pipeline_call"]
 
-# What every pipeline takes. Sizes are told by the model's configs, and some calls round them first;
-# the callback is the runner's.
-ANY = {
+# Values that every pipeline's check accepts. Sizes are checked against the model's configs instead,
+# since some calls round them before the check; the callback is set by the runner.
+ACCEPTED = {
     "prompt": "a",
     "height": 2048,
     "width": 2048,
@@ -26,34 +29,34 @@ LISTS = ("list", "List", "tuple", "Tuple", "Sequence")
 
 @dataclass(frozen=True, slots=True)
 class PipelineCall:
-    """A pipeline's `__call__`, and its `check_inputs` where it has one."""
+    """A pipeline's `__call__`, and its `check_inputs` if it has one."""
 
     arguments: Mapping[str, ast.arg]
-    defaults: Mapping[str, Any]  # the literal ones
+    defaults: Mapping[str, Any]  # those that are literals
     takes_any: bool  # it has **kwargs
-    check: Callable[..., None] | None
-    checking: CodeType | None  # how the call calls it
+    check_inputs: Callable[..., None] | None
+    check_call: CodeType | None  # the expression with which `__call__` calls `check_inputs`
 
     def takes(self, name: str, value: Any) -> bool:
-        """Whether a JSON value is of the type that the argument's annotation or default names."""
+        """Whether a JSON value has the type of the argument, by its annotation or its default."""
         return name not in self.arguments or _takes(self._annotation(name), value)
 
     def wants(self, name: str) -> str:
-        """That type, as the source has it."""
+        """That type, as it is written in the source."""
         annotation = self._annotation(name)
         return ast.unparse(annotation) if annotation else "anything"
 
-    def refusal(self, parameters: Mapping[str, Any]) -> str:
-        """Why `check_inputs` refuses these parameters, in its words; nothing where it does not, or
-        looks at more than the arguments, as at a part of the model."""
-        if self.check is None or self.checking is None:
+    def objection(self, parameters: Mapping[str, Any]) -> str:
+        """Why `check_inputs` refuses these parameters, in its own words. Empty if it accepts them,
+        or if it needs more than the arguments, such as a part of the model."""
+        if self.check_inputs is None or self.check_call is None:
             return ""
-        # What the call works out before is None here, and nothing is asked of that.
-        values = {**dict.fromkeys(self.checking.co_names), **self.defaults, **parameters, **ANY}
+        computed = dict.fromkeys(self.check_call.co_names)  # by the call before its check: None
+        values = {**computed, **self.defaults, **parameters, **ACCEPTED}
         pipeline = SimpleNamespace(vae_scale_factor=1, patch_size=1)
-        pipeline.check_inputs = functools.partial(self.check, pipeline)
+        pipeline.check_inputs = functools.partial(self.check_inputs, pipeline)
         try:
-            eval(self.checking, {**values, "self": pipeline})
+            eval(self.check_call, {**values, "self": pipeline})
         except ValueError as error:
             return str(error)
         except Exception:
@@ -61,16 +64,16 @@ class PipelineCall:
         return ""
 
     def _annotation(self, name: str) -> ast.expr | None:
-        default = self.defaults.get(name)
-        is_telling = isinstance(default, bool | int | float)
-        return self.arguments[name].annotation or (
-            ast.Name(type(default).__name__) if is_telling else None
-        )
+        """Of an argument; without one, the type of a default that is a number or a boolean."""
+        annotation, default = self.arguments[name].annotation, self.defaults.get(name)
+        if annotation is None and isinstance(default, bool | int | float):
+            return ast.Name(type(default).__name__)
+        return annotation
 
 
 @functools.cache
 def pipeline_call(class_name: str) -> PipelineCall | None:
-    """None for a class that diffusers does not have, or that cannot be called."""
+    """None if diffusers has no such class, or if it cannot be called."""
     call = _method(class_name, "__call__")
     if call is None:
         return None
@@ -81,16 +84,16 @@ def pipeline_call(class_name: str) -> PipelineCall | None:
         *zip(given.kwonlyargs, given.kw_defaults, strict=True),
     ]
     return PipelineCall(
-        {argument.arg: argument for argument in (*arguments, *given.kwonlyargs)},
-        {arg.arg: value.value for arg, value in defaults if isinstance(value, ast.Constant)},
-        given.kwarg is not None,
-        _function(_method(class_name, "check_inputs")),
-        _checking(call),
+        arguments={argument.arg: argument for argument in (*arguments, *given.kwonlyargs)},
+        defaults={arg.arg: node.value for arg, node in defaults if isinstance(node, ast.Constant)},
+        takes_any=given.kwarg is not None,
+        check_inputs=_function(_method(class_name, "check_inputs")),
+        check_call=_check_call(call),
     )
 
 
-def _checking(call: ast.FunctionDef) -> CodeType | None:
-    """The expression by which a method calls `check_inputs`, where it does."""
+def _check_call(call: ast.FunctionDef) -> CodeType | None:
+    """The expression with which a method calls `check_inputs`; None if it does not."""
     for node in ast.walk(call):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "self.check_inputs":
             return compile(ast.Expression(node), "check_inputs", "eval")
@@ -98,7 +101,7 @@ def _checking(call: ast.FunctionDef) -> CodeType | None:
 
 
 def _function(method: ast.FunctionDef | None) -> Callable[..., None] | None:
-    """The method without its module: what it looks up there it does not find."""
+    """The method as a function, without its module: names of the module are not defined in it."""
     if method is None:
         return None
     method = copy.deepcopy(method)
@@ -130,15 +133,15 @@ def _class(name: str) -> ast.ClassDef | None:
     wanted = f"class {name}(".encode()
     for path in sorted(home.rglob("*.py")):
         data = path.read_bytes()
-        if wanted in data:
-            for node in ast.parse(data).body:
-                if isinstance(node, ast.ClassDef) and node.name == name:
-                    return node
+        nodes = ast.parse(data).body if wanted in data else ()
+        for node in nodes:
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                return node
     return None
 
 
 def _takes(annotation: ast.expr | None, value: Any) -> bool:
-    """Whether a JSON value fits an annotation; true where it names what no manifest can give."""
+    """Whether a JSON value fits an annotation. True for types that JSON cannot express."""
     match annotation:
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return _takes(left, value) or _takes(right, value)

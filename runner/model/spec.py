@@ -1,4 +1,4 @@
-"""Which model: as the manifest names it."""
+"""How a manifest names a model."""
 
 from runner.settings import Settings, Text
 

@@ -1,8 +1,8 @@
-"""Every distinct text passes the text encoders once a rank, whatever its seeds and sweeps.
+"""Each rank encodes a text once, for all images that have it.
 
-The encoders are wrapped at their `forward`, below the pipelines, so that nothing here knows how a
-pipeline names its prompts. Each row of a batch is encoded alone and kept by its tokens: what comes
-out never depends on which texts were encoded together or before.
+The encoders are wrapped at their `forward`, below the pipelines, so nothing here knows how a
+pipeline names its prompts. Each row of a batch is encoded alone and kept by its tokens: the result
+never depends on which texts were encoded together or before.
 """
 
 import contextlib
@@ -15,8 +15,9 @@ import torch
 
 __all__ = ["TextMemory", "text_memory"]
 
-# Of each kind, in a rank: texts that come again, and outputs for texts of which no more is known,
-# since with all of those memory would never be steady. FLUX's T5 gives 4 MiB a text.
+# Bounds of the two stores of a rank. Texts that come again in another prompt are kept up to
+# KEPT_BYTES. Of all other texts the last RECENT outputs are kept too, up to as many bytes: without
+# that bound memory would grow during the whole job. FLUX's T5 gives 4 MiB per text.
 KEPT_BYTES = 2**29
 RECENT = 512
 
@@ -24,7 +25,7 @@ Key = tuple[Any, ...]
 
 
 class TextMemory:
-    """What a pipeline's text encoders gave: for texts that come again, and for the last ones."""
+    """Outputs of a pipeline's text encoders: of texts that come again, and of the latest ones."""
 
     def __init__(self) -> None:
         self._recent = _Outputs(RECENT, KEPT_BYTES)
@@ -32,13 +33,13 @@ class TextMemory:
         self._are_returning = False
 
     def watch(self, name: str, component: Any) -> None:
-        """Give a component of a pipeline this memory where it is a text encoder."""
+        """Make a component of a pipeline use this memory, if it is a text encoder."""
         if name.startswith("text_encoder") and isinstance(component, torch.nn.Module):
             component.forward = _Remembering(name, component.forward, self)
 
     @contextlib.contextmanager
     def keeping(self, *, returning: bool) -> Iterator[None]:
-        """A pipeline call; whether any of its texts comes again in another prompt."""
+        """Around a pipeline call: `returning` says that another prompt has one of its texts too."""
         self._are_returning = returning
         try:
             yield
@@ -46,7 +47,7 @@ class TextMemory:
             self._are_returning = False
 
     def get(self, key: Key) -> Any:
-        """None for what is not known."""
+        """The output for a key; None if it is not kept."""
         known = self._returning.get(key)
         if known is not None:
             return known
@@ -65,8 +66,10 @@ class TextMemory:
 
 
 class _Outputs:
-    """A mapping that forgets what was not used for longest, over so many outputs or bytes."""
+    """A mapping with two bounds: over either, the least recently used outputs are dropped. One
+    output is always kept, however large."""
 
+    # cachetools.LRUCache has one bound, and refuses a value that is larger than that.
     def __init__(self, most: int | None, most_bytes: int) -> None:
         self.most, self.most_bytes = most, most_bytes
         self.bytes = 0
@@ -93,7 +96,7 @@ class _Outputs:
 
 
 def text_memory(pipe: Any) -> TextMemory:
-    """That of a loaded pipeline: its own, or a new one for all of its text encoders."""
+    """The memory of a loaded pipeline: its own, or a new one for all its text encoders."""
     own = getattr(pipe, "texts", None)
     if isinstance(own, TextMemory):
         return own
@@ -137,7 +140,7 @@ class _Remembering:
 
 
 def _are_rows(arguments: dict[str, Any], rows: int) -> bool:
-    """Whether every argument is a tensor of so many rows or a plain value, which can be a key."""
+    """Whether every argument is a tensor of that many rows or a plain value, fit for a key."""
     return all(
         len(value) == rows if isinstance(value, torch.Tensor) and value.ndim else _is_plain(value)
         for value in arguments.values()
@@ -159,8 +162,8 @@ def _hashable(value: Any) -> Any:
 
 
 def _to_cpu(output: Any) -> Any:
-    """An encoder's output with its tensors in host memory; what is no tensor (a key-value cache) is
-    of no use to a pipeline and dropped."""
+    """An encoder's output with its tensors in host memory. Anything else in it, such as a key-value
+    cache, is dropped: pipelines do not use it."""
     if isinstance(output, torch.Tensor):
         return output.cpu()
     if isinstance(output, dict):  # transformers' outputs are ordered dicts
@@ -171,7 +174,7 @@ def _to_cpu(output: Any) -> Any:
 
 
 def _joined(rows: Sequence[Any], device: torch.device) -> Any:
-    """The rows' outputs as one batch on the device: always a copy, which a pipeline may change."""
+    """The rows' outputs as one batch on the device. Always a copy: a pipeline may change it."""
     first = rows[0]
     if isinstance(first, torch.Tensor):
         return torch.cat([row.to(device) for row in rows])

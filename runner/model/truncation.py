@@ -1,7 +1,7 @@
-"""Texts longer than a text encoder takes: which tokenizer cut which words off.
+"""Texts that are longer than a text encoder takes: which words were cut off by which tokenizer.
 
-Pipelines cut them without a word. The tokenizers are watched as the pipelines call them, so that
-this costs nothing and knows no limits of its own.
+Pipelines cut them silently. The tokenizers are wrapped, and watched while the pipelines call them:
+this costs nothing, and needs no list of limits.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["Truncation", "truncation_of"]
 
-TOLD = 200  # characters of what was cut off
+MAX_WORDS = 200  # characters that are recorded of what was cut off
 
 
 class Truncation:
@@ -22,28 +22,28 @@ class Truncation:
                 object.__setattr__(pipe, name, _Watched(component, self._note_of(name)))
 
     def clear(self) -> None:
-        """A new batch begins."""
+        """Call this before each batch."""
         self.cut = {}
 
     def of(self, row: int) -> dict[str, str]:
-        """Tokenizer → the words that it cut off, for a row of the batch."""
+        """For a row of the batch: tokenizer → the words that it cut off."""
         return self.cut.get(row, {})
 
     def _note_of(self, name: str) -> Callable[[int, str], None]:
         def note(row: int, words: str) -> None:
-            self.cut.setdefault(row, {}).setdefault(name, words[:TOLD])
+            self.cut.setdefault(row, {}).setdefault(name, words[:MAX_WORDS])
 
         return note
 
 
 def truncation_of(pipe: Any) -> Truncation:
-    """That of a loaded pipeline: its own, or a new one."""
+    """The watcher of a loaded pipeline: its own, or a new one."""
     own = getattr(pipe, "truncation", None)
     return own if isinstance(own, Truncation) else Truncation(pipe)
 
 
 class _Watched:
-    """A tokenizer that tells what it cuts off, and is the same in all else."""
+    """A tokenizer that reports what it cuts off, and behaves the same in everything else."""
 
     def __init__(self, tokenizer: Any, note: Callable[[int, str], None]) -> None:
         self._tokenizer = tokenizer
@@ -58,12 +58,12 @@ class _Watched:
         return tokens
 
     def _words(self, tokens: list[int]) -> str:
-        """As far as they are of a text, also words that the tokenizer does not know."""
+        """Without special tokens, such as padding; but an unknown word counts as a word."""
         tokenizer = self._tokenizer
-        of_form = set(tokenizer.all_special_ids)
+        special = set(tokenizer.all_special_ids)
         if tokenizer.unk_token_id not in (tokenizer.pad_token_id, tokenizer.eos_token_id):
-            of_form.discard(tokenizer.unk_token_id)
-        text: str = tokenizer.decode([token for token in tokens if token not in of_form])
+            special.discard(tokenizer.unk_token_id)
+        text: str = tokenizer.decode([token for token in tokens if token not in special])
         return text
 
     def __len__(self) -> int:

@@ -1,28 +1,26 @@
-"""How many bytes a model's weights are, component by component, from the headers of its files: no
-weight is read, and none downloaded."""
+"""How many bytes each component's weights take, from the headers of its files: no weight is read or
+downloaded."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
 
 from runner.errors import ModelError
 from runner.model import files as model
+from runner.model import safetensors_header
 from runner.model.spec import ModelSpec
 
-__all__ = ["component_bytes"]
+__all__ = ["DTYPE_BYTES", "component_bytes"]
 
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # by a manifest's dtype
 FLOATS = {"F64", "F32", "F16", "BF16"}  # these take the manifest's dtype, the rest stay
-MAX_HEADER = 100_000_000  # what safetensors itself reads
 OWN_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 
 Tensors = Mapping[str, tuple[str, list[int]]]  # name → dtype and shape, as the header has them
 
 
 def component_bytes(spec: ModelSpec, dtype: str) -> dict[str, int]:
-    """Bytes by component, in the dtype that they will have; a hub model's from its metadata.
+    """Bytes by component, in the dtype that they will have once loaded. Of a hub model only the
+    headers of its files are fetched.
 
     Raises ModelError without safetensors, OfflineError without cache and network.
     """
@@ -34,15 +32,17 @@ def component_bytes(spec: ModelSpec, dtype: str) -> dict[str, int]:
         names = model.hub_files(spec)
 
     def header(name: str) -> Tensors:
-        return _local(folder / name) if folder is not None else model.hub_header(spec, name)
+        if folder is not None:
+            return safetensors_header.tensors(folder / name)
+        return model.hub_header(spec, name)
 
     read = {name: _read_files(name, names, spec.variant) for name in index}
     headers = {name: [header(file) for file in files] for name, files in read.items() if files}
     sizes = {name: sum(_bytes(header, dtype) for header in of) for name, of in headers.items()}
     if not sizes:
         raise ModelError(
-            f"{spec.id}: no safetensors, so its size is not known before it loads; name a strategy "
-            f"instead of auto, and leave --devices out"
+            f"{spec.id}: no safetensors, so its size is not known before it loads; choose another "
+            f"strategy than auto, and leave --devices out"
         )
     return sizes
 
@@ -61,22 +61,8 @@ def _read_files(component: str, names: Iterable[str], variant: str | None) -> li
     return of_variant or plain
 
 
-def _local(path: Path) -> Tensors:
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header: dict[str, Any] = json.loads(file.read(min(length, MAX_HEADER)))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}; download the model again") from None
-    return {
-        name: (tensor["dtype"], tensor["shape"])
-        for name, tensor in header.items()
-        if name != "__metadata__"
-    }
-
-
 def _bytes(tensors: Tensors, dtype: str) -> int:
     return sum(
-        math.prod(shape) * (BYTES[dtype] if kind in FLOATS else OWN_BYTES.get(kind, 1))
+        math.prod(shape) * (DTYPE_BYTES[dtype] if kind in FLOATS else OWN_BYTES.get(kind, 1))
         for kind, shape in tensors.values()
     )

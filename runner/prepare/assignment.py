@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import InterruptedRunError, RunnerError, refusal
+from runner.errors import InterruptedRunError, RunnerError, already_printed
 from runner.launch.shards import open_shards
 from runner.launch.store import Store
 from runner.manifest.load import Loaded
-from runner.manifest.prompts import FilePrompts
+from runner.manifest.prompt_file import FilePrompts
 from runner.manifest.resolve import Resolved, fill
 from runner.manifest.schema import Manifest
 from runner.model import files as model
@@ -39,6 +39,7 @@ class Assignment:
     plan: Plan
     fingerprints: Fingerprints
     pending: array[int]  # numbers of the batches to make
+    compares_first: bool  # the first image with plain diffusers: see prepare/proof.py
     deaths: Mapping[int, int]  # image → processes that died with it: see launch/crashes.py
 
 
@@ -51,6 +52,7 @@ def broadcast(rank: Rank, assignment: Assignment) -> None:
         "age_s": time.monotonic() - assignment.begun,
         "checksum": _checksum(rank.job.loaded),
         "resolved": assignment.resolved.model_dump(),
+        "compares_first": assignment.compares_first,
         "deaths": list(assignment.deaths.items()),
         "pending": base64.b64encode(zlib.compress(assignment.pending.tobytes(), 1)).decode(),
     }
@@ -66,12 +68,12 @@ def broadcast_error(store: Store, error: BaseException) -> None:
 def receive(rank: Rank) -> Assignment:
     """Wait for rank 0's assignment. Raises its error, marked as printed; InterruptedRunError where
     rank 0 is gone or this rank should stop."""
-    text = rank.pulse.wait_for_value(KEY, 0, lambda: rank.stop.requested)
+    text = rank.heartbeat.wait_for_value(KEY, 0, lambda: rank.stop.requested)
     if text is None:
         raise InterruptedRunError("stopped before rank 0 began the work")
     values: dict[str, Any] = json.loads(text)
     if "error" in values:
-        raise refusal(values["error"], values["exit_code"])
+        raise already_printed(values["error"], values["exit_code"])
     loaded = rank.job.loaded
     if values["checksum"] != _checksum(loaded):
         raise RunnerError(
@@ -91,6 +93,7 @@ def receive(rank: Rank) -> Assignment:
         plan=Plan(manifest, loaded.prompts, loaded.root),
         fingerprints=Fingerprints(manifest, model.identity(manifest.model)),
         pending=pending,
+        compares_first=values["compares_first"],
         deaths=dict(values["deaths"]),
     )
 

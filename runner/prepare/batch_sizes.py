@@ -58,7 +58,7 @@ def find_batch_sizes(
     renderer = load(
         manifest, folder, device=device, world=world, stop=stop, comes_again=plan.comes_again
     )
-    replicas = strategy.layout(world).replicas * (rank.job.shard[1] if rank.job.shard else 1)
+    replicas = strategy.layout(world).replicas * (rank.job.part[1] if rank.job.part else 1)
     note, warms_up = rank.folder.trial, manifest.compile
     return probe(renderer, plan.tasks(), replicas, stop, note, warms_up=warms_up), renderer
 

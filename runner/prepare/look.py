@@ -9,11 +9,12 @@ import functools
 from dataclasses import dataclass
 
 from runner.errors import ManifestError, Problem
-from runner.folder.journal import launch_of, merge
+from runner.folder.journal import journal_launch, merge
 from runner.folder.lock import live_launches
-from runner.folder.merged_record import Record
+from runner.folder.merged_record import MergedRecord
 from runner.folder.paths import OutputFolder
-from runner.folder.survey import Survey, refuse_to_draw, survey
+from runner.folder.refuse import refuse_to_draw
+from runner.folder.survey import Survey, survey
 from runner.manifest.load import Loaded, parse
 from runner.manifest.resolve import Resolved, decide, fill
 from runner.manifest.schema import Manifest
@@ -62,7 +63,7 @@ class Look:
         return Fingerprints(self.manifest, model.identity(self.manifest.model))
 
     @functools.cached_property
-    def record(self) -> Record:
+    def record(self) -> MergedRecord:
         """All journals of the folder, merged."""
         return merge(self.folder.journals, len(self.plan))
 
@@ -74,7 +75,7 @@ class Look:
     def survey(self, *, but: str = "", trusts_journals: bool = False) -> Survey:
         """How each image stands. Launch `but` is our own. Files of a journal that ended without its
         last line are read whole, unless it lives or `trusts_journals`."""
-        trusted = set(map(launch_of, self.record.unclean)) if trusts_journals else self.live
+        trusted = set(map(journal_launch, self.record.unclean)) if trusts_journals else self.live
         return survey(self.folder, self.plan, self.fingerprints, self.record, trusted - {but})
 
 

@@ -1,4 +1,4 @@
-"""What a model's configs tell about a manifest, before weights load and without importing torch."""
+"""Faults of a manifest that its model's configs show, before weights load and without torch."""
 
 import contextlib
 import importlib.metadata
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.errors import ModelError
+from runner.errors import ModelError, Problem
 from runner.manifest.schema import Manifest
-from runner.manifest.words import nearest, place_of
-from runner.model.configs import read_config
+from runner.manifest.suggestions import nearest, place_of
+from runner.model.configs import ModelConfigs
 from runner.model.files import index_of
 from runner.model.signature import PipelineCall, pipeline_call
 from runner.model.spec import ModelSpec
@@ -21,7 +21,9 @@ from runner.plan import Plan
 
 __all__ = ["check"]
 
-MAX_FAULTS = 100  # the rest would only hide the first
+MAX_PROBLEMS = 100  # the rest would only hide the first
+
+# What a type of the call's is in YAML.
 IN_YAML = {
     "int": "a number",
     "float": "a number",
@@ -35,23 +37,23 @@ IN_YAML = {
 
 
 def check(plan: Plan, folder: Path) -> None:
-    """Raises ModelError for a pipeline that is unknown or takes no prompt; for parameters that its
-    call does not take, values of another type than the call's or that the pipeline's own check
-    refuses; for sizes that it would round."""
+    """Raises ModelError for a pipeline that diffusers does not have or that takes no prompt; for
+    parameters that its call does not take; for values that have another type than the call's or
+    that the pipeline's own check refuses; for sizes that it would round."""
     spec = plan.manifest.model
     name = index_of(folder, spec.id)["_class_name"]
     call = _call_of(spec, name) if isinstance(name, str) else None  # else the model's own code
     if call is not None:
         _refuse(_unknown(plan, call, name))
         _refuse(_type_faults(plan, call, name))
-    _check_sizes(plan, _size_multiple(folder))
+    _check_sizes(plan, ModelConfigs.read(folder).size_multiple)
     if call is not None:
-        _refuse(_refusals(plan, call, name))
+        _refuse(_objections(plan, call, name))
 
 
-def _refuse(faults: Iterator[str]) -> None:
-    if told := [*itertools.islice(faults, MAX_FAULTS)]:
-        raise ModelError("\n".join(told))
+def _refuse(problems: Iterator[Problem]) -> None:
+    if first := [*itertools.islice(problems, MAX_PROBLEMS)]:
+        raise ModelError("\n".join(map(str, first)))
 
 
 def _call_of(spec: ModelSpec, class_name: str) -> PipelineCall:
@@ -65,22 +67,23 @@ def _call_of(spec: ModelSpec, class_name: str) -> PipelineCall:
 
 
 def _check_sizes(plan: Plan, multiple: int) -> None:
-    for size, place in plan.sizes.items():
+    for size, prompt in plan.sizes.items():
         for name, value in zip(("height", "width"), size, strict=True):
             if value is not None and value % multiple:
                 low = value // multiple * multiple
                 valid = " or ".join(str(v) for v in (low, low + multiple) if v)
                 raise ModelError(
-                    f"{plan.where(place, name)}: {name} {value} is no multiple of {multiple}, "
-                    f"which {plan.manifest.model.id} needs; use {valid}"
+                    f"{plan.where(prompt, name)}: {name} {value}: {plan.manifest.model.id} needs a "
+                    f"multiple of {multiple}; use {valid}"
                 )
 
 
-def _unknown(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[str]:
+def _unknown(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[Problem]:
     known = {name: name for name in call.arguments if name not in ("self", "prompt")}
-    for name, place in plan.names.items():
+    for name, prompt in plan.names.items():
         if name not in known and not call.takes_any:
-            yield f"{plan.where(place, name)}: {class_name} takes no {name}{_hint(name, known)}"
+            message = f"{class_name} takes no {name}{_hint(name, known)}"
+            yield Problem(plan.where(prompt, name), message)
 
 
 def _hint(name: str, known: Mapping[str, str]) -> str:
@@ -89,10 +92,10 @@ def _hint(name: str, known: Mapping[str, str]) -> str:
     return place if is_elsewhere else nearest(name, known)
 
 
-def _type_faults(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[str]:
-    """What is of another type than the call's, each value once."""
+def _type_faults(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[Problem]:
+    """Values that have another type than the call's, each value once."""
     seen = set[str]()
-    for place, parameters in plan.settings:
+    for prompt, parameters in plan.parameter_sets.values():
         for name, value in parameters.items():
             if call.takes(name, value):
                 continue
@@ -100,56 +103,48 @@ def _type_faults(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[st
             fault = f"{name}: {class_name} takes {wanted}, not {given}"
             if fault not in seen:
                 seen.add(fault)
-                yield f"{plan.where(place, name)}: {fault}; write {_instead(wanted, value)}"
+                remedy = f"write {_instead(wanted, value)}"
+                yield Problem(plan.where(prompt, name), f"{fault}; {remedy}")
 
 
 def _instead(wanted: str, value: Any) -> str:
-    """`4.0 for "4e0"`, which YAML 1.1 reads as text; else what the type is in YAML."""
+    """`4.0 for "4e0"`, which YAML 1.1 reads as text; for other values what the type is in YAML."""
+    values = value if isinstance(value, list) else [value]
     if re.search("int|float", wanted):
-        for text in value if isinstance(value, list) else [value]:
-            with contextlib.suppress(ValueError):
-                if isinstance(text, str) and math.isfinite(float(text)):
-                    number = int(text) if text.isdecimal() else float(text)
-                    return f"{number} for {json.dumps(text)}"
+        for text in values:
+            if number := _finite_number(text):
+                return f"{number} for {json.dumps(text)}"
     return next(IN_YAML[word] for word in re.findall(r"\w+", wanted.lower()) if word in IN_YAML)
 
 
-def _refusals(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[str]:
-    """What the pipeline's own check of its arguments refuses, each once."""
+def _finite_number(text: Any) -> str:
+    """The number that a text means, in a form that every YAML reads as one; empty if none."""
+    with contextlib.suppress(ValueError):
+        if isinstance(text, str) and math.isfinite(float(text)):
+            return str(int(text) if text.isdecimal() else float(text))
+    return ""
+
+
+def _objections(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[Problem]:
+    """What the pipeline's own check of its arguments refuses, each reason once."""
     seen = set[str]()
-    for place, parameters in plan.settings:
-        reason = call.refusal(parameters)
+    for prompt, parameters in plan.parameter_sets.values():
+        reason = call.objection(parameters)
         named = [name for name in parameters if re.search(rf"\b{re.escape(name)}\b", reason)]
         if reason and named and reason not in seen:
             seen.add(reason)
             remedy = _allowed(call, parameters, named, reason) or f"change {' or '.join(named)}"
-            where = plan.where(place, *named)
-            yield f"{where}: {class_name}: {reason.rstrip('.')}; {remedy}"
+            message = f"{class_name}: {reason.rstrip('.')}; {remedy}"
+            yield Problem(plan.where(prompt, *named), message)
 
 
 def _allowed(
     call: PipelineCall, parameters: Mapping[str, Any], named: Iterable[str], reason: str
 ) -> str:
-    """`use max_sequence_length 512`: a number of the reason's that the check takes."""
+    """`use max_sequence_length 512`: with a number from the reason that the check accepts."""
     for name in named:
         for number in re.findall(r"\b\d+(?:\.\d+)?\b", reason):
             value = float(number) if "." in number else int(number)
-            if not call.refusal({**parameters, name: value}):
+            if not call.objection({**parameters, name: value}):
                 return f"use {name} {number}"
     return ""
-
-
-def _size_multiple(folder: Path) -> int:
-    """What height and width must be multiples of: the VAE's factor times the transformer's patch
-    (FLUX and Qwen-Image pack 2×2 latents before it, and so have 4 times the VAE's channels)."""
-    vae = read_config(folder / "vae" / "config.json")
-    blocks = vae.get("block_out_channels") or vae.get("temperal_downsample")
-    if not blocks:
-        return 1
-    factor = 2 ** (len(blocks) - ("block_out_channels" in vae))
-    transformer = read_config(folder / "transformer" / "config.json")
-    latents = vae.get("latent_channels") or vae.get("z_dim")
-    if latents and transformer.get("in_channels") == 4 * latents:
-        return int(factor * 2)
-    patch = transformer.get("patch_size")
-    return int(factor * (patch if isinstance(patch, int) else 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations  # array[int] is no type at run time before 3.12
 
 import contextlib
+import dataclasses
 import operator
 import time
 from array import array
@@ -11,23 +12,29 @@ from dataclasses import dataclass
 
 from runner.errors import FolderError, RefusedError
 from runner.folder import space
+from runner.folder.clear import clear
 from runner.folder.files import replace
-from runner.folder.journal import Journal, pack
+from runner.folder.journal import Journal
 from runner.folder.lock import FolderLock, guard, live_launches
 from runner.folder.merged_record import LOST
-from runner.folder.paths import HEADER, OutputFolder, told_as_refusal
-from runner.folder.survey import Survey, asked_images, clear, named, pending_batches, refuse
+from runner.folder.pack import pack
+from runner.folder.paths import HEADER, OutputFolder, os_errors_as_refusals
+from runner.folder.refuse import refuse
+from runner.folder.survey import Survey, pending_batches
 from runner.launch.crashes import deaths, quarantined
 from runner.manifest.resolve import Resolved, decide, dump, fill
 from runner.manifest.schema import Manifest
-from runner.plan import Plan
+from runner.model import files as model
+from runner.plan import Plan, wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.batch_sizes import find_batch_sizes, is_open
 from runner.prepare.look import Look, look, recorded_in
+from runner.prepare.proof import compares_first_image
 from runner.prepare.rank import Job, Rank
 from runner.prepare.strategy import check_here
 from runner.render.results import Renderer
 from runner.say import say
+from runner.units import first_few
 
 __all__ = ["Preparation", "prepare"]
 
@@ -52,10 +59,11 @@ class _Settled:
     resolved: Resolved
     plan: Plan
     choice: str = ""
+    compares_first: bool = False
     renderer: Renderer | None = None
 
 
-@told_as_refusal()
+@os_errors_as_refusals()
 def prepare(rank: Rank, lock: FolderLock) -> Preparation:
     """Take the folder, look at it, check and decide. Raises RefusedError in any form: no image was
     touched until then."""
@@ -72,7 +80,7 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
             found.todo[index] = 0
         settled = _settle(rank, seen, found, lock.launch)
         manifest = fill(job.loaded.manifest, settled.resolved)
-        wanted = asked_images(settled.plan, job.limit, job.shard)
+        wanted = wanted_images(settled.plan, job.limit, job.part)
         _record_survey(seen, found, wanted, crashed, lock.launch)
         if not is_open(manifest):  # with nothing to do; a sibling shard may have settled it
             _record_manifest(folder, manifest, settled.choice, lock.launch)
@@ -86,6 +94,7 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
         plan=settled.plan,
         fingerprints=seen.fingerprints,
         pending=_pending(seen, settled.plan, found, wanted),
+        compares_first=settled.compares_first,
         deaths=died,
     )
     return Preparation(
@@ -111,7 +120,7 @@ def _refusal_noted(folder: OutputFolder, lock: FolderLock) -> Iterator[None]:
 
 def _take(rank: Rank, lock: FolderLock) -> None:
     """Make the folder and lock it; forget what earlier launches were asked."""
-    folder, stop_file = rank.folder, rank.folder.stop_file(rank.job.shard)
+    folder, stop_file = rank.folder, rank.folder.stop_file(rank.job.part)
     folder.prepare()
     lock.acquire()
     folder.refused.unlink(missing_ok=True)
@@ -132,17 +141,19 @@ def _look(job: Job, folder: OutputFolder, launch: str) -> Look:
 def _settle(rank: Rank, seen: Look, found: Survey, launch: str) -> _Settled:
     """Strategy and batch sizes, where there is work to do."""
     job, folder = rank.job, rank.folder
-    wanted = asked_images(seen.plan, job.limit, job.shard)
+    wanted = wanted_images(seen.plan, job.limit, job.part)
     # Which batches are a shard's own is not known before their sizes are.
-    has_work = any(found.todo) if job.shard else any(map(operator.and_, found.todo, wanted))
+    has_work = any(found.todo) if job.part else any(map(operator.and_, found.todo, wanted))
     if not has_work:
         return _Settled(seen.resolved, seen.plan)
     resolution = check_here(seen.plan, rank.world)
     resolved = seen.resolved.model_copy(update={"strategy": resolution.strategy})
     space.check(folder)
-    if not is_open(seen.manifest):
-        return _Settled(resolved, seen.plan, resolution.choice)
-    return _settle_batches(rank, seen, _Settled(resolved, seen.plan, resolution.choice), launch)
+    manifest = fill(job.loaded.manifest, resolved)
+    configs = model.configs(manifest.model)
+    compares = compares_first_image(manifest, configs, folder, is_asked=job.self_check)
+    settled = _Settled(resolved, seen.plan, resolution.choice, compares)
+    return _settle_batches(rank, seen, settled, launch) if is_open(manifest) else settled
 
 
 def _settle_batches(rank: Rank, seen: Look, settled: _Settled, launch: str) -> _Settled:
@@ -160,7 +171,7 @@ def _settle_batches(rank: Rank, seen: Look, settled: _Settled, launch: str) -> _
     found = ", ".join(f"{count} for {name}" for name, count in sizes.items())
     say(f"batch_size auto: {found}")
     plan = Plan(manifest, loaded.prompts, loaded.root)
-    return _Settled(resolved, plan, settled.choice, renderer)
+    return dataclasses.replace(settled, resolved=resolved, plan=plan, renderer=renderer)
 
 
 def _pending(seen: Look, plan: Plan, found: Survey, wanted: bytearray) -> array[int]:
@@ -176,7 +187,7 @@ def _record_survey(
     folder, record = seen.folder, seen.record
     journal = Journal(folder.journals, record.generation + 1, 0, launch)
     if found.beyond:
-        names = named(path.name for path in found.beyond)
+        names = first_few([path.name for path in found.beyond])
         say(f"removing what is beyond the list: {names}")
     clear(folder, found, journal, record, seen.live - {launch}, wanted)
     for index in crashed:

@@ -1,5 +1,6 @@
 """Settle the strategy, and check what configs and the machine rule out, before weights load."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from runner.errors import StrategyError
@@ -9,9 +10,10 @@ from runner.model import files as model
 from runner.model.weights import component_bytes
 from runner.plan import Plan
 from runner.prepare.preflight import check
+from runner.prepare.proof import unproven
 from runner.render import compiled
 from runner.say import say
-from runner.strategies import Asked, Resolution
+from runner.strategies import Conditions, Resolution
 
 __all__ = ["check_here", "conditions_of", "settle"]
 
@@ -34,7 +36,7 @@ def check_here(plan: Plan, world: World) -> Resolution:
     return found
 
 
-def settle(plan: Plan, conditions: Asked, world: World) -> Resolution:
+def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
     """The manifest's strategy with nothing left open. Raises StrategyError."""
     found = plan.manifest.strategy.resolve(conditions, world)
     strategy = found.strategy
@@ -45,16 +47,18 @@ def settle(plan: Plan, conditions: Asked, world: World) -> Resolution:
         )
     if plan.manifest.compile:
         compiled.check(conditions, strategy, plan.manifest.on_out_of_memory)
-    return found
+    settled = plan.manifest.model_copy(update={"strategy": strategy})
+    remark = unproven(settled, conditions.folder)
+    return replace(found, remarks=[*found.remarks, *filter(None, [remark])])
 
 
 def conditions_of(
     plan: Plan, configs: Path, world: World, device: str | None, machine: Machine | None = None
-) -> Asked:
+) -> Conditions:
     """What a strategy's preconditions look at. `device` is None where the work is not done here;
     then `machine` is the one that will do it."""
     manifest = plan.manifest
-    return Asked(
+    return Conditions(
         model=manifest.model.id,
         folder=configs,
         dtype=manifest.dtype,

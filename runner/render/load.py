@@ -21,8 +21,9 @@ from runner.model.files import index_of
 from runner.plan import Task
 from runner.render.compiled import compile_blocks
 from runner.render.pipeline import Pipeline
+from runner.strategies import DataParallel, StrategyBase
 
-__all__ = ["load"]
+__all__ = ["load", "load_plain"]
 
 log = logging.getLogger(__name__)
 
@@ -105,17 +106,9 @@ def load(
 ) -> Pipeline:
     """The manifest's pipeline from a model folder, where its strategy puts it. Raises ModelError
     where diffusers refuses."""
-    quiet_libraries()
-    if device.type == "cpu":
-        reuse_buffers()
-    try:
-        pipe = manifest.strategy.load(ModelSource(folder, manifest), device, world)
-    except (OSError, ValueError, ImportError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"{manifest.model.id}: cannot be loaded: {lines[0]}") from error
+    pipe = _load(manifest, folder, manifest.strategy, device, world)
     if manifest.compile:
         compile_blocks(pipe, manifest.dtype)
-    pipe.set_progress_bar_config(disable=True)
     for name, component in pipe.components.items():
         if isinstance(component, torch.nn.Module):
             log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))
@@ -132,6 +125,27 @@ def load(
         comes_again=comes_again,
         is_compiled=manifest.compile,
     )
+
+
+def load_plain(manifest: Manifest, folder: Path, device: torch.device, world: World) -> Any:
+    """The pipeline as diffusers itself loads it, whole on one device. Raises ModelError where
+    diffusers refuses."""
+    return _load(manifest, folder, DataParallel(), device, world)
+
+
+def _load(
+    manifest: Manifest, folder: Path, strategy: StrategyBase, device: torch.device, world: World
+) -> Any:
+    quiet_libraries()
+    if device.type == "cpu":
+        reuse_buffers()
+    try:
+        pipe = strategy.load(ModelSource(folder, manifest), device, world)
+    except (OSError, ValueError, ImportError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(f"{manifest.model.id}: cannot be loaded: {lines[0]}") from error
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
 
 
 def _begin_collecting() -> None:

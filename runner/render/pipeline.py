@@ -184,7 +184,7 @@ class Pipeline:
             kind = kind_of(error, is_compiled="compiled" in self.about)
             failure = Failure(tasks[0], kind, words, traceback.format_exc())
         if self.replica is not None:
-            verdict = self.replica.settle((failure.kind, failure.error) if failure else None)
+            verdict = self.replica.agree_on((failure.kind, failure.error) if failure else None)
             if not self.has_images:
                 return Failure(tasks[0], *verdict) if verdict else []
         if failure is not None:

@@ -1,4 +1,4 @@
-"""The Kubernetes files: valid to the letter, and their shell does what it says."""
+"""The Kubernetes files: they are valid, and their shell scripts work."""
 
 import json
 import os

@@ -13,7 +13,7 @@ from support import SUPPORT
 from support.jobs import Ended, Job, ended, print_of, running, wait_for
 
 from runner.errors import DiskError
-from runner.folder import space as disk
+from runner.folder import space
 from runner.folder.journal import Journal, merge
 from runner.folder.paths import OutputFolder
 from runner.manifest.schema import OutputSpec
@@ -120,15 +120,15 @@ def test_a_disk_without_room_for_one_image_is_refused(
     loaded = load(job.manifest)
     plan = Plan(loaded.manifest, loaded.prompts, loaded.root)
     folder = OutputFolder(tmp_path, OutputSpec())
-    disk.check(folder)
-    assert disk.notice(folder, plan, 3) is None
-    assert "images may take" in str(disk.notice(folder, plan, 10**9))
-    monkeypatch.setattr(disk, "_free", lambda folder: (1000, 100))
+    space.check(folder)
+    assert space.notice(folder, plan, 3) is None
+    assert "images may take" in str(space.notice(folder, plan, 10**9))
+    monkeypatch.setattr(space, "_free", lambda folder: (1000, 100))
     with pytest.raises(DiskError, match=r"No space left on device \(1000 bytes, 100 files\)"):
-        disk.check(folder)
-    monkeypatch.setattr(disk, "_free", lambda folder: (10**12, 0))
+        space.check(folder)
+    monkeypatch.setattr(space, "_free", lambda folder: (10**12, 0))
     with pytest.raises(DiskError, match="0 files"):
-        disk.check(folder)
+        space.check(folder)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])

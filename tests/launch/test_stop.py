@@ -115,20 +115,20 @@ def test_the_stop_command_and_a_stale_stop_file(tmp_path: Path) -> None:
         asked = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
         assert asked.stdout == "asked 1 job to stop\n"
         end = ended(process, 25)
-    # torchrun's own traceback ends with our words.
+    # torchrun's traceback ends with our message.
     assert "traceback : stopped as asked; run the same command again to go on" in end.err
     is_stopped_whole(job, 3)
     assert (job.output / ".runner" / "stop").exists()
-    assert job.run(processes=2).code == 0  # a new launch means: go on
+    assert job.run(processes=2).code == 0  # a new launch removes it
     assert not (job.output / ".runner" / "stop").exists()
     asked = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert asked.stdout == (
-        f"no job works on {job.output}; one that has only been started is seen some seconds later: "
-        f"then ask again\n"
+        f"no job works on {job.output}; a job that has just started shows up after some seconds, "
+        f"so try again then\n"
     )
 
 
-# Case 64: two launches at once, as the documents say, meet at no port.
+# Case 64: two launches at once, started as the docs say, do not share a port.
 def test_a_stop_file_of_one_shard_leaves_the_other_alone(tmp_path: Path) -> None:
     job = Job(tmp_path, 30)
     with (

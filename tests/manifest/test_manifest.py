@@ -19,8 +19,8 @@ from runner.manifest.yaml_tree import document
 
 Write = Callable[..., Path]
 FORBIDDEN = (
-    ":2: not YAML: the character {} must not stand there as it is; remove it, or write it as here, "
-    "in double quotes"
+    ":2: not YAML: the character '{0}' is not allowed as it is; remove it, or write {0} in double "
+    "quotes"
 )
 
 
@@ -65,7 +65,7 @@ def test_prompts_that_yaml_changed_are_refused_in_one_go(manifest: Write) -> Non
     ("text", "number"),
     [("1_000", "1000"), ("0x10", "16"), ("12:30:00", "45000"), ("010", "8"), ("4e0", "4")],
 )
-def test_numbers_that_yaml_reads_otherwise_are_told_with_the_plain_one(
+def test_numbers_that_yaml_reads_otherwise_come_with_the_plain_one(
     manifest: Write, text: str, number: str
 ) -> None:
     top = f"model: demo\nprompts: [a cat]\nseed: {text}\n"
@@ -90,7 +90,7 @@ def test_a_parameter_that_yaml_reads_as_no_plain_value(
     assert problems(path) == [line]
 
 
-def test_a_mapping_where_a_prompt_was_meant_is_told_to_be_quoted(manifest: Write) -> None:
+def test_a_mapping_where_a_prompt_was_meant_should_be_quoted(manifest: Write) -> None:
     found = problems(manifest("model: demo\nprompts:\n  - a: b\n"))
     assert any("if the line is a prompt, quote it" in line for line in found)
     assert all(line.startswith(":3: prompts[0]") for line in found)
@@ -207,7 +207,7 @@ def test_nothing_is_proposed_that_is_not_near(manifest: Write, key: str) -> None
         ("strategy: {kind: context_parallel, steps: 3}", "parameters.num_inference_steps"),
     ],
 )
-def test_keys_at_the_wrong_level_are_told_their_place(
+def test_keys_at_the_wrong_level_come_with_their_place(
     manifest: Write, text: str, wanted: str
 ) -> None:
     (found,) = problems(manifest(f"model: demo\n{text}\nprompts: [a]"))
@@ -222,7 +222,7 @@ def test_a_prompt_with_a_key_of_the_manifest(manifest: Write) -> None:
     )
 
 
-def test_numbers_in_quotes_are_told_to_leave_them_out(manifest: Write) -> None:
+def test_numbers_in_quotes_should_leave_them_out(manifest: Write) -> None:
     for text in ('seed: "7"', 'seed: {fixed: "7"}', 'batch_size: "4"', 'stop_grace_s: "2.5"'):
         (found,) = problems(manifest(f"model: demo\n{text}\nprompts: [a]"))
         assert re.search(r'"[0-9.]+" must be a (whole )?number; leave the quotes out$', found)
@@ -245,6 +245,40 @@ def test_texts_are_texts(manifest: Write, text: str, wanted: str) -> None:
     ):
         (found,) = problems(manifest(f"model: demo\n{place}"))
         assert wanted in found
+
+
+# A list begins a line below its key, and an alias stands where its anchor is.
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("prompt:\n  - a\n", ":2: prompt: unknown key; did you mean prompts?"),
+        ("guidence:\n\n  - a\n", ":2: guidence: unknown key; did you mean parameters.guid"),
+        ("seed:\n  - 1\n", ":2: seed: must be a whole number"),
+        ("parameters:\n  - 1\n", ":2: parameters: must be a mapping of keys to values"),
+        ("parameters:\n  prompt:\n    - a\n", ":2: parameters: prompt is set by the runner"),
+        ("strategy:\n  ulysses_degree: 2\n", ":2: strategy: must name its kind"),
+        ("output:\n  name:\n    a: 1\n", ":3: output.name: unknown key; known keys: dir"),
+        ("output:\n  dir:\n    - a\n", ":3: output.dir: must be text"),
+        ("versions: &v {a: b}\nuse: *v\n", ":3: use: unknown key"),
+        ("output: &o {dir: o}\nmodel:\n  id: demo\n  <<: *o\n", ":2: model.dir: unknown key"),
+    ],
+)
+def test_a_fault_names_the_line_of_the_key(manifest: Write, text: str, wanted: str) -> None:
+    model = "" if "model:" in text else "\nmodel: demo"
+    (found,) = problems(manifest(f"# a job\n{text}prompts: [a]{model}"))
+    assert found.startswith(wanted)
+
+
+def test_a_line_end_in_a_value_does_not_split_the_message(manifest: Write) -> None:
+    path = manifest('model: demo\n"a\\nb": 1\ndtype: "x\\ny"\nprompts: ["a", "\\n"]')
+    with pytest.raises(ManifestError) as caught:
+        load(path, ["seed=x\n"])
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith(r"--set seed=x\n: seed: ")
+    assert lines[1].startswith(rf"{path}:2: a\nb: unknown key")
+    assert lines[2].startswith(rf"{path}:3: dtype: x\ny: not a dtype")
+    assert lines[3].endswith(r"'\n': is blank")
 
 
 # Case 6.
@@ -307,7 +341,7 @@ def test_parameters_that_the_runner_sets_are_refused(manifest: Write, name: str)
 @pytest.mark.parametrize("value", ["0", "-8", "1.5", "true", "'64'"])
 def test_counts_are_whole_numbers_from_one(manifest: Write, value: str) -> None:
     (found,) = problems(manifest(f"model: demo\nparameters: {{height: {value}}}\nprompts: [a]"))
-    assert "height must be a whole number from 1" in found
+    assert "height must be a whole number, 1 or more" in found
 
 
 @pytest.mark.parametrize(
@@ -346,7 +380,7 @@ def test_every_problem_at_once_in_order_of_lines(manifest: Write) -> None:
         (b"model: 'demo\n", "not YAML"),
         (b"model: demo\nprompts: [caf\xe9]", ":2: not UTF-8 (byte 0xe9)"),
         (b"model: !!python/object:os.system x\nprompts: [a]", ":1: the tag"),
-        (b"model: demo\nprompts: [a\x00b]", FORBIDDEN.format(r"'\x00'")),
+        (b"model: demo\nprompts: [a\x00b]", FORBIDDEN.format(r"\x00")),
         (b'model: demo\nprompts: ["\\ud83e\\udd8a"]', ":2: not YAML: .*write the character itself"),
         (b"1: x\nmodel: demo\nprompts: [a]", ":1: the key 1 is not text"),
     ],
@@ -439,5 +473,5 @@ def test_both_loaders_find_the_same(manifest: Write, monkeypatch: pytest.MonkeyP
     assert problems(path) == fast
     assert len(fast) >= 5
     assert document("a: [1, 2]", "x")[0].plain() == {"a": [1, 2]}
-    assert problems(manifest("a: 1\nb: \x1b")) == [FORBIDDEN.format(r"'\x1b'")]
+    assert problems(manifest("a: 1\nb: \x1b")) == [FORBIDDEN.format(r"\x1b")]
     assert manifest_module.DTYPES["half"] == "float16"

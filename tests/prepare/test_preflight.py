@@ -1,4 +1,4 @@
-"""What is read from a pipeline's source is what its class says; faults of parameters are told."""
+"""What is read from a pipeline's source is what its class says; faulty parameters are refused."""
 
 import inspect
 import json
@@ -66,7 +66,7 @@ def test_a_parameter_that_a_call_does_not_take(name: str, words: str) -> None:
 def fault(tmp_path: Path, plan: Callable[..., Plan]) -> Callable[..., str]:
     """What `check` says of one prompt's parameters, for a pipeline class."""
 
-    def told(pipeline: str, **parameters: Any) -> str:
+    def found(pipeline: str, **parameters: Any) -> str:
         (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": pipeline}))
         prompts = ["a cat", {"prompt": "a dog", "parameters": parameters}]
         try:
@@ -75,7 +75,7 @@ def fault(tmp_path: Path, plan: Callable[..., Plan]) -> Callable[..., str]:
             return str(error).partition("job.yaml:1: ")[2]
         return ""
 
-    return told
+    return found
 
 
 def test_the_place_of_a_fault(
@@ -95,12 +95,16 @@ def test_the_place_of_a_fault(
         return [line.partition(f"{tmp_path}/")[2] or line for line in str(caught.value).split("\n")]
 
     assert lines("{file: list.jsonl}") == ["job.yaml:4: parameters: FluxPipeline takes no strength"]
-    [told] = lines("{file: list.jsonl}", "parameters.strength=null")
-    assert told.startswith("list.jsonl:4: sigmas: FluxPipeline takes list")
-    [told] = lines("\n- a\n- prompt: b\n  parameters: {sigmas: 1}", "parameters.strength=null")
-    assert told.startswith("job.yaml:7: prompts[1]: sigmas: FluxPipeline takes list")
-    [told] = lines("[a]", "parameters.strength=null", "parameters.sigmas=1")
-    assert told.startswith("--set parameters.sigmas=1: parameters: sigmas: FluxPipeline takes list")
+    [line] = lines("{file: list.jsonl}", "parameters.strength=null")
+    assert line.startswith("list.jsonl:4: sigmas: FluxPipeline takes list")
+    [line] = lines("\n- a\n- prompt: b\n  parameters: {sigmas: 1}", "parameters.strength=null")
+    assert line.startswith("job.yaml:7: prompts[1]: sigmas: FluxPipeline takes list")
+    [line] = lines("[a]", "parameters.strength=null", "parameters.sigmas=1")
+    assert line.startswith("--set parameters.sigmas=1: parameters: sigmas: FluxPipeline takes list")
+
+
+def test_a_line_end_in_a_name_does_not_split_the_message(fault: Callable[..., str]) -> None:
+    assert fault("FluxPipeline", **{"a\nb": 1}) == r"prompts[1]: FluxPipeline takes no a\nb"
 
 
 def test_the_line_of_a_seed_in_a_prompt_file(plan: Callable[..., Plan], tmp_path: Path) -> None:
@@ -127,18 +131,18 @@ def test_a_text_longer_than_the_pipeline_takes(
     fault: Callable[..., str], pipeline: str, limit: int
 ) -> None:
     assert fault(pipeline, max_sequence_length=limit) == ""
-    told = fault(pipeline, max_sequence_length=limit + 1)
-    assert told.startswith(f"prompts[1]: {pipeline}: ")
-    assert told.endswith(f"; use max_sequence_length {limit}")
+    found = fault(pipeline, max_sequence_length=limit + 1)
+    assert found.startswith(f"prompts[1]: {pipeline}: ")
+    assert found.endswith(f"; use max_sequence_length {limit}")
 
 
-def test_other_refusals_of_a_pipeline_are_told(fault: Callable[..., str]) -> None:
+def test_other_refusals_of_a_pipeline(fault: Callable[..., str]) -> None:
     assert fault("SanaSprintPipeline", num_inference_steps=20) == (
         "prompts[1]: SanaSprintPipeline: Intermediate timesteps for SCM is not supported when "
         "num_inference_steps != 2; use num_inference_steps 2"
     )
-    told = fault("SanaSprintPipeline", max_timesteps=1.5, timesteps=[1.0, 0.5, 0.0])
-    assert told.endswith("; change max_timesteps or timesteps")
+    found = fault("SanaSprintPipeline", max_timesteps=1.5, timesteps=[1.0, 0.5, 0.0])
+    assert found.endswith("; change max_timesteps or timesteps")
 
 
 def test_a_check_is_that_of_the_class() -> None:
@@ -150,10 +154,10 @@ def test_a_check_is_that_of_the_class() -> None:
             stand_in, "a cat", None, 512, 512, max_sequence_length=600
         )
     assert call is not None
-    assert call.refusal({"max_sequence_length": 600}) == str(caught.value)
+    assert call.objection({"max_sequence_length": 600}) == str(caught.value)
     asks_model = pipeline_call("PRXPipeline")
     assert asks_model is not None
-    assert asks_model.refusal({"guidance_scale": 0.5}) == ""
+    assert asks_model.objection({"guidance_scale": 0.5}) == ""
 
 
 @pytest.mark.parametrize(
@@ -173,15 +177,15 @@ def test_a_check_is_that_of_the_class() -> None:
 def test_a_value_of_another_type(
     fault: Callable[..., str], name: str, value: Any, words: str
 ) -> None:
-    told = fault("FluxPipeline", **{name: value})
-    assert told.startswith(f"prompts[1]: {name}: FluxPipeline ")
-    assert told.endswith(words)
+    found = fault("FluxPipeline", **{name: value})
+    assert found.startswith(f"prompts[1]: {name}: FluxPipeline ")
+    assert found.endswith(words)
 
 
 @pytest.mark.parametrize("value", ["yes", 1])
 def test_a_value_that_is_not_true_or_false(fault: Callable[..., str], value: Any) -> None:
-    told = fault("SanaPipeline", clean_caption=value)
-    assert told.endswith(f"takes bool, not {json.dumps(value)}; write true or false")
+    found = fault("SanaPipeline", clean_caption=value)
+    assert found.endswith(f"takes bool, not {json.dumps(value)}; write true or false")
 
 
 def test_values_that_a_pipeline_takes(fault: Callable[..., str]) -> None:

@@ -12,7 +12,7 @@ from support import SUPPORT
 from support.jobs import Job, ended, kill, running, wait_for, workers
 
 from runner.errors import InterruptedRunError
-from runner.launch.crashes import Crashes, alone, deaths, quarantined
+from runner.launch.crashes import Crashes, deaths, quarantined, split_batch
 from runner.launch.store import LocalStore
 
 
@@ -113,12 +113,12 @@ def test_the_count_of_deaths() -> None:
     with pytest.raises(InterruptedRunError), Crashes(store, 1).during((8,)):
         raise InterruptedRunError
     assert deaths(store, 2) == {4: 1, 5: 1}
-    assert alone((3, 4), {4: 1, 5: 1}) == [(3,), (4,)]
-    assert alone((0, 1), {4: 1, 5: 1}) == [(0, 1)]
+    assert split_batch((3, 4), {4: 1, 5: 1}) == [(3,), (4,)]
+    assert split_batch((0, 1), {4: 1, 5: 1}) == [(0, 1)]
     with pytest.raises(ZeroDivisionError), Crashes(store, 1).during((5,)):
         1 / 0  # noqa: B018
     assert quarantined(deaths(store, 2)) == [5]
-    assert alone((4, 5), {4: 1, 5: 2}) == [(4,)]
+    assert split_batch((4, 5), {4: 1, 5: 2}) == [(4,)]
 
 
 def test_shards_that_start_at_once_draw_one_seed(tmp_path):

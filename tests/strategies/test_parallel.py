@@ -1,49 +1,18 @@
 """Replicas of several ranks: the images of one process, and what happens when a rank fails."""
 
 import json
-import textwrap
 from pathlib import Path
 
-import conftest
 import numpy as np
 import pytest
 from support import tiny
-from support.launches import Ended, Launcher
+from support.launch import launch
+from support.replicas import EVEN, EVEN_NEGATIVE, NEGATIVE, PROMPTS, floats, render, write
 
 from runner import demo
 
 CLASSES = {"flux": "FluxTransformer2DModel", "qwen": "QwenImageTransformer2DModel"}
 ULYSSES = "{kind: context_parallel, ulysses_degree: 2}"
-PROMPTS = ("a red fox", "the moon", "a dog under the sun")
-NEGATIVE = "a cat on the snow"
-
-
-def write(
-    folder: Path, model: Path, strategy: str, more: str = "", prompts=PROMPTS, negative=NEGATIVE
-) -> Path:
-    """A manifest whose texts, the negative one too, have odd numbers of tokens with Qwen-Image."""
-    folder.mkdir(exist_ok=True)
-    path = folder / "job.yaml"
-    text = f"""
-        model: {model}
-        strategy: {strategy}
-        output: {folder / "out"}
-        seed: 3
-        parameters: {{height: 64, width: 64, num_inference_steps: 2, max_sequence_length: 16,
-          true_cfg_scale: 2.0, negative_prompt: {negative}}}
-        prompts: {json.dumps(list(prompts))}
-        """
-    path.write_text(textwrap.dedent(text) + more)
-    return path
-
-
-def floats(folder: Path) -> list[np.ndarray]:
-    return [np.load(path) for path in sorted(folder.glob("float-*.npy"))]
-
-
-def render(ranks: Launcher, world_size: int, path: Path, *patches: str, limit=None) -> Ended:
-    arguments = [path] if limit is None else [path, "--limit", limit]
-    return ranks(world_size, *arguments, patches=patches, folder=path.parent)
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +51,6 @@ VARIANTS = {
         (4, "{kind: tensor_parallel, degree: 2}"),  # two replicas
     ],
 }
-# Where no "anything" variant helps, the texts must have as many tokens as divide: 16 each.
-EVEN = ("a red fox in the snow", "a red dog under the sun", "the moon on a green hill")
-EVEN_NEGATIVE = "a red cat on the snow"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -173,7 +139,7 @@ def test_the_bundled_model_gives_equal_images_too(ranks, tmp_path):
 
 def test_torchrun_starts_a_replica(models, tmp_path):
     path = write(tmp_path / "job", models / "flux", ULYSSES, prompts=PROMPTS[:1])
-    ended = conftest.launch([path], nproc=2)
+    ended = launch([path], nproc=2)
     assert ended.returncode == 0, ended.stderr
     assert images(path) == [0]
 

@@ -33,6 +33,8 @@ class Hooked(FakePipeline):
 
     def render(self, tasks: Sequence[Task], degraded: Sequence[str] = ()) -> Rendered:
         for task in tasks:
+            if "marks" in self.hooks:
+                (Path(self.hooks["marks"]) / f"begun-{task.index}").touch()
             if task.prompt in self.hooks.get("raise", ()):
                 return Rendered([Failure(task, "error", "ValueError: asked for", "")])
             if task.prompt in self.hooks.get("flag", ()):

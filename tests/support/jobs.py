@@ -88,6 +88,10 @@ class Job:
     def wait_for_images(self, count: int, timeout_s: float = 60.0) -> None:
         wait_for(lambda: len(self.images()) >= count, timeout_s)
 
+    def wait_until_rendering(self, index: int, timeout_s: float = 120.0) -> None:
+        """Until that image was begun, by this launch or an earlier one."""
+        wait_for((self.folder / f"begun-{index}").exists, timeout_s)
+
     def pixels(self) -> dict[str, int]:
         """Image name → CRC of its pixels. Raises where an image is not whole."""
         return {name: crc_of(self.output / name) for name in self.images()}

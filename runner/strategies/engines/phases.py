@@ -1,8 +1,8 @@
 """Encode, denoise, decode, one after another: only what a phase needs is loaded, then freed.
 
-A pipeline call is made in three parts without knowing the pipeline: in the first the call is left
-where it would draw its noise, and what `encode_prompt` gave is kept; in the second `encode_prompt`
-gives that again, and the call is left where it would decode; in the third the latents are decoded.
+A call is made in three parts, for any pipeline. The first runs it until it would draw its noise,
+and keeps what `encode_prompt` returned. The second runs it with these results in place of
+`encode_prompt`, until it would decode. The third decodes the latents.
 Weights are read once a phase for a whole window of calls.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from runner.model.configs import ModelFacts
+from runner.model.configs import ModelConfigs
 from runner.model.text_memory import TextMemory
 from runner.model.truncation import Truncation
 from runner.strategies.base import Source
-from runner.strategies.sizes import empty
+from runner.strategies.estimate.sizes import empty
 
 __all__ = ["PhasedPipeline"]
 
@@ -26,14 +26,14 @@ Call = Mapping[str, Any]
 
 
 class _Left(Exception):
-    """A call was left on purpose, with what it had."""
+    """A call was stopped on purpose; `value` is the argument it had then."""
 
     def __init__(self, value: Any = None) -> None:
         self.value = value
 
 
 class _Absent(torch.nn.Module):
-    """What calls ask of a component that is not loaded."""
+    """Stands for a component that is not loaded: the attributes that calls read."""
 
     def __init__(self, config: Any, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
@@ -42,8 +42,8 @@ class _Absent(torch.nn.Module):
 
 
 class PhasedPipeline:
-    """Called as the pipeline is. `prepare` makes the images of many calls before they are asked
-    for; what a call raises then, it raises when it is asked for."""
+    """Called as the pipeline is. `prepare` makes the images of many calls in advance; what one of
+    them raises is raised when that call is made."""
 
     def __init__(
         self, source: Source, place: Callable[[], dict[str, Any]], device: torch.device
@@ -51,24 +51,24 @@ class PhasedPipeline:
         self.source = source
         self.place = place  # arguments of from_pretrained, which put a component on the devices
         self.device = device
-        facts = ModelFacts.read(source.folder)
-        shapes = {name: empty(facts, name) for name in facts.networks}
+        configs = ModelConfigs.read(source.folder)
+        shapes = {name: empty(configs, name) for name in configs.networks}
         self.pipe = source.pipeline(**shapes)
-        self.denoiser = facts.denoiser
-        self.encoders = [name for name in shapes if name not in (facts.denoiser, "vae")]
+        self.denoiser = configs.denoiser
+        self.encoders = [name for name in shapes if name not in (configs.denoiser, "vae")]
         self._absent = {
             name: _Absent(shape.config, source.dtype, device) for name, shape in shapes.items()
         }
         for name in shapes:
             self._free(name)
-        self._made: dict[Any, list[Any]] = {}  # for each time that a call was announced
+        self._made: dict[Any, list[Any]] = {}  # one a call that was prepared
         self.texts = TextMemory()
         self.truncation = Truncation(self.pipe)
-        self._cut: dict[str, Any] = {}  # what was cut of the texts of each call
+        self._cut: dict[str, Any] = {}  # what was cut off the texts of each call
 
     @property
     def components(self) -> dict[str, Any]:
-        """None is loaded between calls."""
+        """Empty: between calls none is loaded."""
         return {}
 
     def set_progress_bar_config(self, **config: Any) -> None:
@@ -100,7 +100,7 @@ class PhasedPipeline:
     def _phase(
         self, names: Sequence[str], calls: Sequence[Call], act: Callable[[Call], Any]
     ) -> dict[Any, Any]:
-        """What `act` gives for each call, or the exception; with these components loaded."""
+        """Load these components; what `act` returns or raises for each call."""
         for name in names:
             component = self.source.component(name, **self.place())
             self.texts.watch(name, component)
@@ -124,7 +124,7 @@ class PhasedPipeline:
             torch.accelerator.empty_cache()
 
     def _encode(self, call: Call) -> list[Any]:
-        """What each `encode_prompt` of the call gave, on the CPU."""
+        """What each `encode_prompt` of the call returned, on the CPU."""
         kept: list[Any] = []
 
         def encode(*given: Any, **named: Any) -> Any:
@@ -138,7 +138,7 @@ class PhasedPipeline:
         return kept
 
     def _denoise(self, call: Call, prompts: Mapping[Any, Any]) -> Any:
-        """The final latents, on the CPU."""
+        """The last latents, on the CPU."""
         encoded = prompts[_key(call)]
         if isinstance(encoded, Exception):
             raise encoded
@@ -156,11 +156,11 @@ class PhasedPipeline:
         return self.pipe.image_processor.postprocess(image, output_type="pt")
 
     def _call(self, call: Call, **replaced: Any) -> Any:
-        """Make the call with some of the pipeline's methods replaced, until it is left."""
+        """Make the call with some of the pipeline's methods replaced, until one raises `_Left`."""
         for name, method in replaced.items():
             object.__setattr__(self.pipe, name, method)
         try:
-            # Its own generator: the phases that come later must find it untouched.
+            # A copy of the generator: later phases must find it untouched.
             self.pipe(**{**call, "generator": _copied(call["generator"])})
         except _Left as left:
             return left.value
@@ -175,7 +175,7 @@ def _leave(value: Any = None, *_: Any, **__: Any) -> Any:
 
 
 def _key(call: Call) -> str:
-    """What tells calls apart: all arguments but the callback, and of generators the seeds."""
+    """The same for equal calls: all arguments but the callback, of generators the seeds."""
     generators = call["generator"]
     several = generators if isinstance(generators, list) else [generators]
     seeds = [generator.initial_seed() for generator in several]

@@ -1,10 +1,10 @@
 """What diffusers' attention backends can do under context parallel: data, which a test compares
-with diffusers itself."""
+with diffusers. Only backends that can be tested are listed: those of CPUs and CUDA."""
 
 from typing import Literal, NamedTuple
 
 from runner.errors import StrategyError
-from runner.strategies.base import Asked
+from runner.strategies.checks.conditions import Conditions
 
 __all__ = ["BACKENDS", "Backend", "Needs", "check_package", "fault"]
 
@@ -12,7 +12,6 @@ Backend = Literal[
     "native",
     "_native_cudnn",
     "_native_flash",
-    "_native_npu",
     "flash",
     "flash_hub",
     "flash_varlen_hub",
@@ -24,19 +23,18 @@ Backend = Literal[
 
 
 class Abilities(NamedTuple):
-    package: str = ""  # what torch does not bring
-    devices: tuple[str, ...] = ("cuda",)  # none: all
+    package: str = ""  # to install beside torch
+    device: str = "cuda"  # "": any
     float32: bool = False
     masks: bool = False
-    lse: bool = True  # it returns the log-sum-exp, by which ring attention merges its parts
+    lse: bool = True  # returns the log-sum-exp, by which ring attention merges its parts
 
 
 BACKENDS: dict[Backend, Abilities] = {
-    "native": Abilities(devices=(), float32=True, masks=True, lse=False),
+    "native": Abilities(device="", float32=True, masks=True, lse=False),
     # diffusers hands it boolean masks, which its kernel takes for numbers.
     "_native_cudnn": Abilities(),
-    "_native_flash": Abilities(devices=("cuda", "xpu")),
-    "_native_npu": Abilities("torch_npu", ("npu",), masks=True, lse=False),
+    "_native_flash": Abilities(),
     "flash": Abilities("flash-attn>=2.6.3"),
     "flash_hub": Abilities("kernels>=0.12"),
     "flash_varlen_hub": Abilities("kernels>=0.12", masks=True),
@@ -48,9 +46,9 @@ BACKENDS: dict[Backend, Abilities] = {
 
 
 class Needs(NamedTuple):
-    """What a job asks of a backend."""
+    """What a job needs of a backend."""
 
-    device: str | None  # None where it is not known
+    device: str | None  # None: not known
     dtype: str
     ring: bool
     masks: bool
@@ -58,12 +56,12 @@ class Needs(NamedTuple):
 
 
 def fault(name: Backend, needs: Needs) -> str:
-    """Why a backend cannot do it, or nothing."""
+    """Why a backend cannot do it; "" where it can."""
     able = BACKENDS[name]
     if needs.device == "cpu":
-        # native returns the log-sum-exp there, see cpu_support.py.
+        # There native returns the log-sum-exp: see engines/cpu_support.py.
         return "" if name == "native" else "needs a GPU, and there is none"
-    if needs.device is not None and able.devices and needs.device not in able.devices:
+    if needs.device is not None and able.device and needs.device != able.device:
         return f"does not run on {needs.device}"
     if name.endswith("_hub") and not needs.trusts_code:
         return "is code from the hub, which runs only with model: {trust_remote_code: true}"
@@ -76,10 +74,10 @@ def fault(name: Backend, needs: Needs) -> str:
     return ""
 
 
-def check_package(name: Backend, asked: Asked) -> None:
-    """Raises StrategyError where this machine will do the work and lacks what the backend is made
-    of; diffusers would say so after the weights are there."""
-    if asked.device in (None, "cpu"):
+def check_package(name: Backend, conditions: Conditions) -> None:
+    """Raises StrategyError where this machine will do the work and the backend's package is not
+    installed; diffusers would say so only after the weights are loaded."""
+    if conditions.device in (None, "cpu"):
         return
     from diffusers.models.attention_dispatch import (
         AttentionBackendName,

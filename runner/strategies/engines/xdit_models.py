@@ -1,9 +1,9 @@
-"""What xfuser 0.7.0 supports, taken from it: a test compares every line with the installed package.
-It is data because xfuser does not even import without a GPU."""
+"""What xfuser 0.7.0 supports, as a copy: a test compares every line with the installed package.
+A copy, because xfuser cannot be imported without a GPU."""
 
 from typing import Any, NamedTuple
 
-from runner.strategies.engines import Package
+from runner.strategies.checks.packages import Package
 
 __all__ = ["FAILS", "MODELS", "SCHEDULERS", "XFUSER", "Supported"]
 
@@ -18,15 +18,15 @@ class Supported(NamedTuple):
     ring: bool = True
     pipefusion: bool = False
     cfg: bool = False
-    # "module:class" of a transformer that goes into diffusers' own pipeline. Without one, or with
-    # PipeFusion, xfuser wraps the pipeline, whose call it then replaces.
+    # "module:class" of a transformer that goes into diffusers' pipeline. Without one, or with
+    # PipeFusion, xfuser wraps the pipeline and replaces its call.
     transformer: str = ""
-    is_told: bool = False  # that transformer asks xfuser's state for the size of the image
-    wraps: bool = True  # there is a wrapper of the pipeline
-    ignores: tuple[str, ...] = ()  # parameters that the wrapper's call swallows
+    asks_size: bool = False  # that transformer reads the image's size from xfuser's state
+    wraps: bool = True  # xfuser has a wrapper for the pipeline
+    ignores: tuple[str, ...] = ()  # parameters that the wrapper's call accepts and drops
 
 
-# By the pipeline's class. Left out: those that need an image or make videos, and those that only
+# By pipeline class. Not listed: those that need an image or make videos, and those that only
 # xfuser's own runner can set up (Z-Image, Krea 2, Ideogram 4).
 MODELS = {
     "Flux2KleinPipeline": Supported(
@@ -40,7 +40,7 @@ MODELS = {
     "FluxPipeline": Supported(
         pipefusion=True,
         transformer=f"{_TRANSFORMERS}.transformer_flux:xFuserFlux1Transformer2DWrapper",
-        is_told=True,
+        asks_size=True,
         ignores=("negative_prompt", "negative_prompt_2", "sigmas", "true_cfg_scale"),
     ),
     "HunyuanDiTPipeline": Supported(pipefusion=True, cfg=True),
@@ -69,11 +69,11 @@ MODELS = {
     "StableDiffusionXLPipeline": Supported(ulysses=False, ring=False, cfg=True),
 }
 
-# What xfuser offers, and what became of it on tiny models: by pipeline and degree.
-_NO_SANA = "fails as it loads: xfuser does not fit its own yunchang there"
+# Degrees that xfuser accepts and that failed with tiny models, by pipeline.
+_NO_SANA = "fails as it loads: xfuser does not fit the version of yunchang that it asks for"
 FAILS = {
     ("Flux2KleinPipeline", "pipefusion"): "reads other layers of the text encoder than diffusers",
-    ("SanaPipeline", "pipefusion"): "draws a wrong image, by 8e-2",
+    ("SanaPipeline", "pipefusion"): "draws a wrong image (8e-2 off)",
     ("SanaPipeline", "ring"): _NO_SANA,
     ("SanaPipeline", "ulysses"): _NO_SANA,
     ("SanaSprintPipeline", "pipefusion"): "is not implemented",
@@ -81,8 +81,8 @@ FAILS = {
     ("SanaSprintPipeline", "ulysses"): _NO_SANA,
 }
 
-# Those that xfuser can step part by part, and the settings with which they add noise at each step:
-# ranks would draw the same noise for their different parts. DDPM and SCM always add it.
+# Those that xfuser can run on parts of an image, with the config values that make them add noise at
+# each step: ranks would draw the same noise for different parts. DDPM and SCM always add noise.
 SCHEDULERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "DDIMScheduler": {},
     "DPMSolverMultistepScheduler": {"algorithm_type": ("sde-dpmsolver", "sde-dpmsolver++")},

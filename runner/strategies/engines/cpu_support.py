@@ -1,5 +1,5 @@
-"""Context and tensor parallel on a machine without an accelerator, where diffusers lacks four
-small things. Nothing here is used where there is one: the code path is the same otherwise."""
+"""Context and tensor parallel without an accelerator, for which diffusers lacks four small things.
+With an accelerator nothing here is used."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ __all__ = ["attention_with_lse", "cpu_support"]
 
 @contextlib.contextmanager
 def cpu_support(device_type: str) -> Iterator[None]:
-    """Around the calls that make a model parallel; does nothing on an accelerator."""
+    """For the calls that make a model parallel. Does nothing on an accelerator."""
     if device_type != "cpu":
         yield
         return
@@ -18,7 +18,7 @@ def cpu_support(device_type: str) -> Iterator[None]:
     from diffusers.hooks import context_parallel, tensor_parallel
     from diffusers.models import attention_dispatch
 
-    # These two are asked at every call: they stay.
+    # These two are used at every call, so they stay.
     attention_dispatch._native_attention_forward_op = _attention
     context_parallel._all_gather_anything = _all_gather
     # `rank % torch.accelerator.device_count()` divides by zero without an accelerator.
@@ -33,8 +33,8 @@ def cpu_support(device_type: str) -> Iterator[None]:
 
 
 def _all_gather(tensor: Any, dim: int, group: Any) -> Any:
-    """The parts of all ranks joined, though they differ in length, which gloo's own gather refuses
-    (NCCL's does not): they travel padded to the longest."""
+    """The parts of all ranks joined. They may differ in length, which gloo's own gather refuses and
+    NCCL's takes; so they are sent padded to the longest."""
     import torch
     import torch.distributed as dist
     from diffusers.models._modeling_parallel import gather_size_by_comm
@@ -63,8 +63,8 @@ def _attention(
     _save_ctx: bool = True,
     _parallel_config: Any = None,
 ) -> Any:
-    """Native attention, also with the log-sum-exp (B, S, H) of its scores, which ring attention
-    merges its parts by and which diffusers' native backend refuses. For inference only."""
+    """Native attention, on request with the log-sum-exp (B, S, H) of its scores, by which ring
+    attention merges its parts. diffusers' native backend refuses that. For inference only."""
     import torch
 
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))

@@ -1,10 +1,10 @@
-"""What is known to be right: data, and the test that proves each line."""
+"""Which combinations a test proves right: data, with the test of each line."""
 
 from typing import NamedTuple
 
-__all__ = ["CP_MODELS", "KNOWN", "TP_MODELS", "Known", "remarks"]
+__all__ = ["CP_MODELS", "PROVEN", "TP_MODELS", "Proven", "remarks"]
 
-# Classes with a plan of their own in diffusers 0.42.1 (a test reads them there).
+# Classes that diffusers 0.42.1 has a plan for (a test reads them there).
 CP_MODELS = (
     "ChronoEditTransformer3DModel",
     "Flux2Transformer2DModel",
@@ -24,10 +24,10 @@ TP_MODELS = (
 )
 
 
-class Known(NamedTuple):
-    """A model's transformer under a strategy with an attention backend: the image is right."""
+class Proven(NamedTuple):
+    """With this strategy and attention backend the model's images are those of one process."""
 
-    model: str
+    model: str  # the transformer's class
     variant: str
     backend: str
     proof: str  # a test
@@ -35,12 +35,12 @@ class Known(NamedTuple):
 
 _PROOF = "tests/strategies/test_parallel.py::test_images_equal_one_process"
 _MODELS = ("FluxTransformer2DModel", "QwenImageTransformer2DModel")
-KNOWN = tuple(
-    Known(model, variant, "native", f"{_PROOF}[{model}-{variant}]")
+PROVEN = tuple(
+    Proven(model, variant, "native", f"{_PROOF}[{model}-{variant}]")
     for model in _MODELS
     for variant in ("ulysses", "ring", "unified", "tensor")
 ) + tuple(
-    Known(
+    Proven(
         model,
         f"para_attn {variant}",
         "native",
@@ -52,10 +52,10 @@ KNOWN = tuple(
 
 
 def remarks(model: str, variant: str, backend: str) -> list[str]:
-    """A warning for what no test proves."""
-    if any(known[:3] == (model, variant, backend) for known in KNOWN):
+    """A warning, or nothing where a test proves the combination."""
+    if any(proven[:3] == (model, variant, backend) for proven in PROVEN):
         return []
     return [
-        f"{variant} with {model} and attention backend {backend} was not proved right here; "
+        f"{variant} with {model} and attention backend {backend} is not proved right by a test; "
         f"compare one image first: --self-check"
     ]

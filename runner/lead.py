@@ -1,0 +1,249 @@
+"""Lead a replica or follow: the loop that takes a batch, renders it and writes it."""
+
+import contextlib
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.errors import GaveUpError, ReplicaLostError
+from runner.folder.done_images import Done
+from runner.folder.journal import Journal, merge
+from runner.folder.merged_record import LOST, ReplicaTimes
+from runner.launch.crashes import Crashes, split_batch
+from runner.launch.failures import Failures
+from runner.launch.replica import Replica
+from runner.launch.shards import shard, take, windows
+from runner.launch.store import Store, StoreLostError
+from runner.model import files as model
+from runner.plan import Fingerprints, Task, wanted_images
+from runner.prepare.assignment import Assignment
+from runner.prepare.rank import Rank
+from runner.render.results import DroppedError, Failure, Renderer
+from runner.render.writer import Writer
+from runner.say import say
+
+__all__ = ["follow", "lead", "wait_for_all"]
+
+GONE_AFTER_S = 30.0  # a rank without a heartbeat
+GONE_AFTER_STOP_S = 5.0  # the same, once this rank was asked to stop
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Tasks of one batch that are rendered together: all of them, or one where a process died."""
+
+    tasks: list[Task]
+    degraded: tuple[str, ...]  # what that makes of their record
+
+
+def wait_for_all(rank: Rank) -> list[int]:
+    """Rank 0 waits for the other ranks. Returns those that are gone."""
+    stop = rank.stop
+    try:
+        return rank.heartbeat.wait_for_all(
+            lambda: GONE_AFTER_STOP_S if stop.requested else GONE_AFTER_S
+        )
+    except StoreLostError:
+        return []
+
+
+def lead(
+    rank: Rank, assignment: Assignment, replica: Replica, renderer: Renderer, journal: Journal
+) -> None:
+    """Take batches, render and write them."""
+    crashes = Crashes(rank.store, rank.world.rank)
+    rank.stop.on_request = crashes.clear
+    clock = _Clock(assignment.begun)
+    writer = Writer(
+        rank.folder,
+        assignment.manifest,
+        _own_fingerprints(assignment),
+        journal,
+        rank.store,
+        assignment.launch,
+        regenerate=rank.job.regenerate,
+    )
+    most = assignment.manifest.max_failures
+    failures = Failures(rank.store, len(assignment.plan), is_watching=most is None)
+    leader = _Leader(rank, assignment, replica, renderer, writer, crashes, failures)
+    with writer, _worked(journal, clock, replica.layout.replica):
+        try:
+            for window in leader.windows():
+                leader.render_and_write(window, clock)
+        except DroppedError:
+            return
+        except GaveUpError as error:
+            if not error.is_printed:
+                say(str(error), every_rank=True)
+            journal.gave_up(str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    """The rank of a replica that takes batches and writes images."""
+
+    rank: Rank
+    assignment: Assignment
+    replica: Replica
+    renderer: Renderer
+    writer: Writer
+    crashes: Crashes
+    failures: Failures
+
+    def windows(self) -> Iterator[list[int]]:
+        """The batches of this replica, then what dead ones left over; as many at once as the
+        strategy begins together."""
+        layout, pending = self.replica.layout, self.assignment.pending
+        mine = take(self.rank.store, pending, layout.replica, layout.replicas)
+        mine = self.replica.broadcast_batches(_until_stop(self.rank, self.assignment, mine))
+        left_over = _leftovers(self.rank, self.assignment, self.replica)
+        left_over = _until_stop(self.rank, self.assignment, left_over)
+        most, own = self.assignment.manifest.strategy.window, frozenset[int]()
+        if most > 1:
+            own = frozenset(shard(pending, layout.replica, layout.replicas))
+        yield from windows(mine, most, own)
+        yield from windows(left_over, most, own)
+
+    def render_and_write(self, window: Sequence[int], clock: "_Clock") -> None:
+        """Batches, one after another, to the writer. Raises DroppedError, GaveUpError, and what
+        ends this rank."""
+        parts = [part for number in window for part in _parts(self.assignment, number)]
+        with clock.busy(sum(len(part.tasks) for part in parts)):
+            self.renderer.prepare([part.tasks for part in parts])
+            for part in parts:
+                self._render_part(part)
+                self._end_on_same_error()
+
+    def _end_on_same_error(self) -> None:
+        """Raises GaveUpError, which rank 0 prints as the last line of the job."""
+        if why := self.failures.same_error():
+            error = GaveUpError(why)
+            error.is_printed = True
+            raise error
+
+    def _render_part(self, part: _Part) -> None:
+        """What was finished before an error is written."""
+        limit = self.rank.job.limit
+        with self.crashes.during([task.index for task in part.tasks]):
+            rendered = self.renderer.render(part.tasks, part.degraded)
+            for result in rendered.results:
+                if limit is None or result.task.index < limit:
+                    self.writer.put(result)
+                self.failures.note(result.error if isinstance(result, Failure) else None)
+            if rendered.error is not None:
+                raise self._for_all(rendered.error, part)
+
+    def _for_all(self, error: Exception, part: _Part) -> Exception:
+        """What breaks one rank of a replica ends all of its ranks, and is recorded for the images
+        of the batch."""
+        only_ours = DroppedError | GaveUpError | StoreLostError
+        if self.replica.is_alone or isinstance(error, only_ours):
+            return error
+        trace = "".join(traceback.format_exception(error))
+        for task in part.tasks:
+            self.writer.put(Failure(task, LOST, str(error), trace))
+        lost = ReplicaLostError(str(error))
+        lost.__cause__ = error
+        return lost
+
+
+def follow(assignment: Assignment, replica: Replica, renderer: Renderer, journal: Journal) -> None:
+    """Compute along with the leader, who writes. What only this rank knows of a failure, it records
+    itself."""
+    for number in replica.receive_batches():
+        for part in _parts(assignment, number):
+            error = renderer.render(part.tasks, part.degraded).error
+            if error is None:
+                continue
+            if isinstance(error, DroppedError | GaveUpError):
+                return
+            if isinstance(error, StoreLostError):
+                raise error
+            _record_lost(assignment, part, error, journal)
+            raise ReplicaLostError(str(error)) from error
+
+
+def _record_lost(assignment: Assignment, part: _Part, error: Exception, journal: Journal) -> None:
+    fingerprints, trace = _own_fingerprints(assignment), "".join(traceback.format_exception(error))
+    for task in part.tasks:
+        journal.failed(task.index, fingerprints.of(task), LOST, str(error), trace)
+
+
+class _Clock:
+    """How long a replica was busy with batches, and since when it could be."""
+
+    def __init__(self, begun: float) -> None:
+        self._start_s = time.monotonic() - begun
+        self._busy_s = 0.0
+        self._images = 0
+
+    @contextlib.contextmanager
+    def busy(self, images: int) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+            self._images += images
+        finally:
+            self._busy_s += time.monotonic() - start
+
+    def times(self, replica: int) -> ReplicaTimes:
+        return ReplicaTimes(replica, self._images, round(self._start_s, 3), round(self._busy_s, 3))
+
+
+@contextlib.contextmanager
+def _worked(journal: Journal, clock: _Clock, replica: int) -> Iterator[None]:
+    """Record at the end how busy the replica was, however it ends."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            journal.worked(clock.times(replica))
+
+
+def _own_fingerprints(assignment: Assignment) -> Fingerprints:
+    """Hashes for the writer's thread: the assignment's own may be in use on the main one."""
+    return Fingerprints(assignment.manifest, model.identity(assignment.manifest.model))
+
+
+def _parts(assignment: Assignment, number: int) -> Iterator[_Part]:
+    """A batch's tasks, whole, or one by one where a process died in it. The same on all ranks."""
+    plan = assignment.plan
+    batch = plan.batch(number)
+    for indices in split_batch(batch, assignment.deaths):
+        tasks = [plan.task(index) for index in indices]
+        yield _Part(tasks, () if indices == batch else ("batch split",))
+
+
+def _until_stop(rank: Rank, assignment: Assignment, numbers: Iterator[int]) -> Iterator[int]:
+    most = assignment.manifest.max_failures
+    for number in numbers:
+        if rank.stop.requested or _too_many_failures(rank.store, most):
+            return
+        yield number
+
+
+def _too_many_failures(store: Store, most: int | None) -> bool:
+    if most is None:
+        return False
+    with contextlib.suppress(StoreLostError):
+        return store.add("failed", 0) >= most
+    return False
+
+
+def _leftovers(rank: Rank, assignment: Assignment, replica: Replica) -> Iterator[int]:
+    """Rank 0 waits for the others, then takes the batches that dead ones had begun."""
+    if rank.world.rank or not replica.is_alone or not wait_for_all(rank):
+        return
+    plan = assignment.plan
+    done = merge(rank.folder.journals, len(plan)).done
+    wanted = wanted_images(plan, rank.job.limit, rank.job.part)
+    for number in assignment.pending:
+        tasks = [plan.task(index) for index in plan.batch(number) if wanted[index]]
+        if any(not _is_made(task, assignment.fingerprints, done) for task in tasks):
+            yield number
+
+
+def _is_made(task: Task, fingerprints: Fingerprints, done: Mapping[int, Done]) -> bool:
+    known = done.get(task.index)
+    return known is not None and known.fingerprint == fingerprints.of(task)
