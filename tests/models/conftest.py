@@ -21,6 +21,12 @@ def ranks() -> Iterator[Launcher]:
 
 
 @pytest.fixture
+def trusts_table() -> bool:
+    """Whether there is a table already, which the runner reads."""
+    return "FINDINGS" not in os.environ
+
+
+@pytest.fixture
 def settle() -> Settle:
     """Findings of a test: none is a fault, and the file says no better of them. Where the table is
     being made (table.py), they are left for it."""

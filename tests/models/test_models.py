@@ -28,11 +28,11 @@ def classes() -> list[Any]:
 
 @pytest.mark.parametrize("name", classes())
 def test_images_are_those_of_plain_diffusers(
-    ranks: Launcher, tmp_path: Path, settle: Callable[..., None], name: str
+    ranks: Launcher, tmp_path: Path, settle: Callable[..., None], trusts_table: bool, name: str
 ) -> None:
     case = Case(tiny.save(name, tmp_path / "model"), tiny.MODELS[name])
     expected = expectation(ranks, case, tmp_path / "plain")
-    found = {"data_parallel": look(ranks, case, tmp_path, expected)}
+    found = {"data_parallel": look(ranks, case, tmp_path, expected, trusts_table=trusts_table)}
     if isinstance(expected, Plain) and found["data_parallel"].is_right:
         found |= strategies(ranks, case, tmp_path, expected)
     settle("pipelines", name, found)

@@ -131,7 +131,8 @@ def plain(ranks: Launcher, case: Case, folder: Path) -> Plain:
 
 def launch(ranks: Launcher, path: Path, world_size: int = 1) -> Made:
     """Run a manifest. Raises Fault."""
-    ended = ranks(world_size, path, folder=path.parent)
+    # The runner's own comparison would hide what it makes of a class that is not proven yet.
+    ended = ranks(world_size, path, patches=["support.patches:proven"], folder=path.parent)
     if set(ended.codes) != {0}:
         raise Fault(_why_not(ended, path.parent))
     return made(path.parent / "out")

@@ -26,9 +26,12 @@ class Finding:
         return self.outcome != "fault"
 
 
-def look(ranks: Launcher, case: Case, folder: Path, expected: Plain | Fault) -> Finding:
+def look(
+    ranks: Launcher, case: Case, folder: Path, expected: Plain | Fault, *, trusts_table: bool
+) -> Finding:
     """One and two processes, batch sizes 1 and 3, beside plain diffusers. What diffusers cannot
-    make, `plan` must refuse."""
+    make, `plan` must refuse. Without `trusts_table`, which says what is made one image a batch,
+    no batches are asked of a class whose batches are wrong in diffusers, too."""
     if isinstance(expected, Fault):
         return _refusal(ranks, case, folder / "plan", str(expected))
     if expected.text < MIN_TEXT:
@@ -41,6 +44,8 @@ def look(ranks: Launcher, case: Case, folder: Path, expected: Plain | Fault) -> 
         return Finding("refused", str(refusal))
     except Fault as fault:
         return Finding("fault", str(fault))
+    if expected.batch and not trusts_table:
+        return _two_processes(ranks, case, folder / "two", expected, expected.batch)
     return _batch(ranks, case, folder / "three", expected)
 
 

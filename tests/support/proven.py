@@ -43,7 +43,7 @@ def table(pipelines: Mapping[str, Findings], schedulers: Mapping[str, Findings])
         name, _, scheduler = key.partition(" ")
         combined.setdefault(name, {})[scheduler] = _words(found["data_parallel"])
     return {
-        "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
+        **{package: importlib.metadata.version(package) for package in PACKAGES},
         "pipelines": proven,
         "refused": refused,
         "faults": faults,
@@ -62,7 +62,7 @@ def supports(entry: Mapping[str, Any] | None, found: Findings) -> bool:
 
 def page(found: Table) -> str:
     """docs/models.md."""
-    versions = ", ".join(f"{package} {version}" for package, version in found["versions"].items())
+    versions = ", ".join(f"{package} {found[package]}" for package in PACKAGES)
     lines = [
         "# Pipelines, and what is proven of them",
         "",
