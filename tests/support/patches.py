@@ -272,6 +272,13 @@ def stop_soon() -> None:
     Pipeline._on_step = first
 
 
+def proven() -> None:
+    """Every pipeline counts as proven: no first image is compared by the runner itself."""
+    from runner.prepare import proof
+
+    proof.is_proven = lambda *_: True
+
+
 def unproven() -> None:
     """No pipeline is proven right by a test."""
     from runner.prepare import proof
