@@ -4,7 +4,7 @@ import socket
 
 import psutil
 import pytest
-from support.launch import free_port
+from support.launch import free_ports
 
 from runner.launch.store import raw_store
 from runner.launch.world import World
@@ -12,7 +12,7 @@ from runner.launch.world import World
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1"])
 def test_a_store_for_one_host_cannot_be_reached_from_another(address: str) -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     world = World(world_size=2, local_world_size=2, master_addr=address, master_port=port)
     served = raw_store(world, serves=True)
     client = raw_store(world)
@@ -27,7 +27,7 @@ def test_a_store_for_one_host_cannot_be_reached_from_another(address: str) -> No
 
 
 def test_a_store_for_several_hosts_listens_on_all_of_them() -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     address = socket.gethostname()
     world = World(world_size=2, local_world_size=1, master_addr=address, master_port=port)
     served = raw_store(world, serves=True)
