@@ -295,6 +295,11 @@ class Fingerprints:
         self._common = hashlib.sha256(common.encode())
         self._parameters: tuple[Mapping[str, Any], str] = ({}, "{}")
 
+    @property
+    def common(self) -> str:
+        """The hash of what all images share: the model and the dtype."""
+        return self._common.hexdigest()
+
     def of(self, task: Task) -> str:
         """32 hexadecimal digits."""
         return self.digest(task).hex()

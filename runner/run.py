@@ -33,7 +33,7 @@ from runner.launch.store import StoreLostError, connect
 from runner.launch.world import World
 from runner.lead import wait_for_all
 from runner.prepare.assignment import Assignment, broadcast, broadcast_error, receive
-from runner.prepare.notices import demo_notices
+from runner.prepare.notices import model_notices
 from runner.prepare.prepare import Preparation, prepare
 from runner.prepare.rank import Job, Rank
 from runner.report import report
@@ -168,7 +168,7 @@ def _announce(rank: Rank, prepared: Preparation, launch: Launch, lock: FolderLoc
         return
     room = notice(rank.folder, assignment.plan, prepared.missing)
     remarks = map(str, rank.job.loaded.remarks)
-    for line in filter(None, (*remarks, *demo_notices(assignment.plan), room)):
+    for line in filter(None, (*remarks, *model_notices(assignment.plan), room)):
         say(line)
     say(_greeting(len(assignment.pending), prepared.finished, launch))
     counts = Counts(len(assignment.plan), done=prepared.finished)

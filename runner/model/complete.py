@@ -15,7 +15,7 @@ from runner.model.safetensors_header import tensors
 from runner.model.spec import ModelSpec
 from runner.model.weight_files import WeightFile, index_name, to_read, weight_files
 
-__all__ = ["check_code", "check_files", "check_names"]
+__all__ = ["check_code", "check_files", "check_names", "without_variant"]
 
 LIBRARIES = ("diffusers", "transformers")
 WITHOUT_WEIGHTS = re.compile("Tokenizer|Processor|Extractor|Scheduler|Guider|^Mel$|^Onnx|^Flax")
@@ -77,6 +77,18 @@ def check_names(spec: ModelSpec, index: Mapping[str, Any], names: Iterable[str])
             name = index_name(file)
             if file.is_shard and f"{component}/{name}" not in known:
                 raise ModelError(f"{spec.id}: {component} lacks {name}; {AGAIN}")
+
+
+def without_variant(spec: ModelSpec, folder: Path) -> list[str]:
+    """The components whose plain weights are read, since they have none of the variant asked."""
+    if spec.variant is None:
+        return []
+    names = [path.relative_to(folder).as_posix() for path in folder.glob("*/*")]
+    return [
+        component
+        for component in components_of(index_of(folder, spec.id))
+        if any(not f.variant for f in to_read(weight_files(names, component), spec.variant))
+    ]
 
 
 def _check_component(spec: ModelSpec, component: str, class_name: str, own: set[str]) -> None:
@@ -150,7 +162,7 @@ def _check_weights(spec: ModelSpec, folder: Path, component: str, names: Iterabl
         for tensor, file in shards.items():
             if file in found and tensor not in found[file]:
                 raise ModelError(
-                    f"{folder / component / file}: lacks the tensor {tensor[:80]} that {name} "
+                    f"{folder / component / file}: lacks the tensor {tensor[:80]!r} that {name} "
                     f"names; {AGAIN}"
                 )
 
@@ -164,7 +176,7 @@ def _weight_map(path: Path) -> dict[str, str]:
 
 
 def _is_file_name(value: Any) -> bool:
-    return isinstance(value, str) and PurePosixPath(value).name == value
+    return isinstance(value, str) and value.isprintable() and PurePosixPath(value).name == value
 
 
 def check_code(spec: ModelSpec, index: Mapping[str, Any], names: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from runner.model.json_file import AGAIN, read_json
 __all__ = ["INDEX", "components_of", "index_of"]
 
 INDEX = "model_index.json"
+MAX_NAME = 200  # characters of a class or a library
 
 
 def index_of(folder: Path, shown: str) -> dict[str, Any]:
@@ -54,4 +55,4 @@ def _names_two(value: Any) -> bool:
 
 
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
+    return isinstance(value, str) and value.isprintable() and 0 < len(value) <= MAX_NAME

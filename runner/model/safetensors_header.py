@@ -72,4 +72,4 @@ def _tensor(path: Path, name: str, value: Any, begin: int) -> Tensor:
 
 
 def _wrong(path: Path, name: str) -> ModelError:
-    return ModelError(f"{path}: cannot be read: its header is wrong at {name[:80]}; {AGAIN}")
+    return ModelError(f"{path}: cannot be read: its header is wrong at {name[:80]!r}; {AGAIN}")

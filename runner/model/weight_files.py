@@ -14,7 +14,7 @@ WEIGHTS = (*PICKLES, ".safetensors")
 NAME = re.compile(
     r"(?P<base>diffusion_pytorch_model|pytorch_model|model)"
     r"(?P<shard>-\d{5}-of-\d{5})?"
-    r"(?:\.(?P<variant>(?!\d{5}-of)[^.]+?)(?P<own_shard>-\d{5}-of-\d{5})?)?"
+    r"(?:\.(?P<variant>(?!\d{5}-of)[\w-]+?)(?P<own_shard>-\d{5}-of-\d{5})?)?"
     r"(?P<suffix>\.safetensors|\.bin)"
 )
 

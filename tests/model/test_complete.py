@@ -14,6 +14,7 @@ from support import tiny
 from runner.errors import ModelError
 from runner.model import files as model
 from runner.model import json_file
+from runner.model.complete import without_variant
 from runner.model.configs import ModelConfigs
 from runner.model.requirements import needed_packages, required_components
 from runner.model.spec import ModelSpec
@@ -85,6 +86,7 @@ DEEP = b'{"a": ' * 100_000
         (edit("model_index.json", vae=["wuerstchen", "Vq"]), "has no Vq of wuerstchen; install"),
         (edit("model_index.json", vae=["a/b", "Vq"]), "has no Vq of a/b; install the version"),
         (edit("model_index.json", **{"/etc": ["a", "b"]}), "'/etc' cannot be the name of a comp"),
+        (edit("model_index.json", vae=["a\nb", "X"]), "vae must be [library, class]"),
         (edit("model_index.json", **{"..": ["a", "b"]}), "'..' cannot be the name of a component"),
         (write("model_index.json", b"[]"), "must be a JSON object"),
         (write("model_index.json", b"\xff\xfe"), "cannot be read"),
@@ -162,7 +164,7 @@ def test_an_index_of_shards(copy: Path, change: Change, wanted: str) -> None:
 def test_a_tensor_that_its_shard_lacks(copy: Path) -> None:
     shards = split(copy)
     (copy / INDEX).write_text(json.dumps({"weight_map": {**shards, "extra": SHARDS[0]}}))
-    assert f"{SHARDS[0]}: lacks the tensor extra that" in refusal(copy)
+    assert f"{SHARDS[0]}: lacks the tensor 'extra' that" in refusal(copy)
 
 
 # Case 41: a truncated file stopped a run again and again.
@@ -274,8 +276,9 @@ def to_fp16(name: str) -> str:
 def test_variants(copy: Path) -> None:
     assert "no variant fp16; variants: none" in refusal(copy, variant="fp16")
     rename(copy, to_fp16, but="vae")
-    for component in ("text_encoder", "transformer"):
-        assert model.local_folder(spec(copy, variant="fp16")) == copy, component
+    assert model.local_folder(spec(copy, variant="fp16")) == copy
+    assert without_variant(spec(copy, variant="fp16"), copy) == ["vae"]
+    assert without_variant(spec(copy), copy) == []
     wanted = f"has weights of the variant fp16 only; write model: {{id: {copy}, variant: fp16}}"
     assert wanted in refusal(copy)
     assert "no variant bf16; variants: fp16" in refusal(copy, variant="bf16")

@@ -42,6 +42,7 @@ def test_a_header_names_the_tensors(weights: Path) -> None:
         b'{"a": {"dtype": "F32", "shape": [0], "data_offsets": [1, 4]}}',
         b'{"a": {"dtype": 5, "shape": [1], "data_offsets": null}}',
         b'{"a": "\xff"}',
+        b'{"a\\nb": 1}',
     ],
 )
 def test_a_header_of_another_form(tmp_path: Path, header: bytes) -> None:
