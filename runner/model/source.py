@@ -5,7 +5,7 @@ import functools
 import importlib.util
 from pathlib import Path
 
-__all__ = ["class_of", "method_of", "module_of"]
+__all__ = ["class_of", "method_of", "module_of", "nodes_of"]
 
 
 @functools.cache
@@ -22,6 +22,12 @@ def module_of(name: str, folder: str = "pipelines") -> Path | None:
 def class_of(name: str, folder: str = "pipelines") -> ast.ClassDef | None:
     path = module_of(name, folder)
     return _in(path, name) if path else None
+
+
+@functools.cache
+def nodes_of(node: ast.AST | None) -> tuple[ast.AST, ...]:
+    """All nodes below one, walked once: a class has tens of thousands."""
+    return tuple(ast.walk(node)) if node else ()
 
 
 def method_of(class_name: str, name: str, folder: str = "pipelines") -> ast.FunctionDef | None:
