@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from runner.model.signature import PipelineCall
+from runner.model.source import nodes_of
 
 __all__ = ["needed_inputs", "needed_parameters", "product"]
 
@@ -76,7 +77,7 @@ def _pictures(call: PipelineCall) -> list[str]:
     """Pictures that the call does not look for before it takes them."""
     looked_for = {
         node.left.id
-        for node in ast.walk(call.node)
+        for node in nodes_of(call.node)
         if isinstance(node, ast.Compare)
         and isinstance(node.left, ast.Name)
         and isinstance(node.ops[0], ast.IsNot)
@@ -90,7 +91,7 @@ def _pictures(call: PipelineCall) -> list[str]:
 
 def _returned(call: PipelineCall) -> Iterator[list[str]]:
     """The class and the fields of each `return SomeOutput(field=…)`."""
-    for node in ast.walk(call.node):
+    for node in nodes_of(call.node):
         match node:
             case ast.Return(ast.Call(ast.Name(name), _, fields)) if name.endswith("Output"):
                 yield [name, *(field.arg for field in fields if field.arg)]

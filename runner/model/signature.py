@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import CodeType, SimpleNamespace
 from typing import Any
 
-from runner.model.source import class_of, method_of
+from runner.model.source import class_of, method_of, nodes_of
 
 __all__ = ["PipelineCall", "as_call_values", "pipeline_call"]
 
@@ -113,8 +113,8 @@ class PipelineCall:
     def _looks_for(self, name: str) -> bool:
         """Whether the class compares a variable of this name with None, or hands it to a method
         that does not need it."""
-        node, own = class_of(self.name), set(ast.walk(self.node.args))
-        for inner in ast.walk(node) if node else ():
+        own = set(ast.walk(self.node.args))
+        for inner in nodes_of(class_of(self.name)):
             match inner:
                 case ast.Compare(ast.Name(found), [ast.Is() | ast.IsNot()], [ast.Constant(None)]):
                     if found == name:
@@ -163,7 +163,7 @@ def _read_from_rest(call: ast.FunctionDef) -> dict[str, int]:
     `kwargs["x"]`. To look whether one is there is not to read it."""
     rest = call.args.kwarg.arg if call.args.kwarg else ""
     found: dict[str, int] = {}
-    for node in ast.walk(call):
+    for node in nodes_of(call):
         match node:
             case ast.Call(
                 ast.Attribute(ast.Name(name), "pop" | "get"), [ast.Constant(str(key)), *_]
@@ -175,7 +175,7 @@ def _read_from_rest(call: ast.FunctionDef) -> dict[str, int]:
 
 def _check_call(call: ast.FunctionDef) -> CodeType | None:
     """The expression with which a method calls `check_inputs`; None if it does not."""
-    for node in ast.walk(call):
+    for node in nodes_of(call):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "self.check_inputs":
             return compile(ast.Expression(node), "check_inputs", "eval")
     return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.model.configs import ModelConfigs
 from runner.model.signature import PipelineCall
-from runner.model.source import class_of, method_of
+from runner.model.source import class_of, method_of, nodes_of
 
 __all__ = ["keeps_any_size", "made_size", "needs_both_sides", "size_multiple"]
 
@@ -31,27 +31,28 @@ ROUNDED_UP = {
 
 def keeps_any_size(call: PipelineCall, parameters: Mapping[str, Any]) -> bool:
     """Whether the image is made in a size of the pipeline's own, then resized to what was asked."""
-    resizes = any(
+    if not parameters.get("use_resolution_binning", "use_resolution_binning" in call.arguments):
+        return False
+    return any(
         isinstance(node, ast.Attribute) and node.attr == "resize_and_crop_tensor"
-        for node in ast.walk(call.node)
+        for node in nodes_of(call.node)
     )
-    return resizes and bool(parameters.get("use_resolution_binning", True))
 
 
 def needs_both_sides(call: PipelineCall) -> bool:
     """Whether a lone height or width is replaced by the default: `if not height or not width`."""
     return any(
         isinstance(node, ast.If) and ast.unparse(node.test) == "not height or not width"
-        for node in ast.walk(call.node)
+        for node in nodes_of(call.node)
     )
 
 
 def size_multiple(call: PipelineCall, configs: ModelConfigs) -> int:
     """What height and width must be multiples of, by the source and the configs."""
     found = [configs.size_multiple, ROUNDED_UP.get(call.name, 1)]
-    node = class_of(call.name) or ast.ClassDef("", [], [], [], [])
-    for inner in ast.walk(node):
-        found += [_Reader(node, configs).number(divisor) or 1 for divisor in _divisors(inner)]
+    reader = _Reader(call.name, configs)
+    for node in nodes_of(class_of(call.name)):
+        found += [reader.number(divisor) or 1 for divisor in _divisors(node)]
     return math.lcm(*found)
 
 
@@ -124,36 +125,37 @@ def _divisors(node: ast.AST) -> Iterator[ast.expr]:
 class _Reader:
     """The numbers that a pipeline's expressions stand for, as far as the configs say."""
 
-    def __init__(self, node: ast.ClassDef, configs: ModelConfigs) -> None:
+    def __init__(self, class_name: str, configs: ModelConfigs) -> None:
         self.configs = configs
         self.local = {
-            target.id: inner.value
-            for inner in ast.walk(node)
-            if isinstance(inner, ast.Assign)
-            for target in inner.targets
+            target.id: node.value
+            for node in nodes_of(class_of(class_name))
+            if isinstance(node, ast.Assign)
+            for target in node.targets
             if isinstance(target, ast.Name)
         }
-        self.factor = self._factor(method_of(node.name, "__init__"))
+        self.factor = self._factor(method_of(class_name, "__init__"))
 
-    def number(self, node: ast.expr) -> int | None:
+    def number(self, node: ast.expr, seen: frozenset[str] = frozenset()) -> int | None:
+        """None where it is not known. `seen` are variables that are being read."""
         match node:
             case ast.Constant(int(value)):
                 return value
             case ast.BinOp(left, ast.Mult(), right):
-                one, other = self.number(left), self.number(right)
+                one, other = self.number(left, seen), self.number(right, seen)
                 return one * other if one and other else None
             case ast.Name("vae_scale_factor") | ast.Attribute(_, "vae_scale_factor"):
                 return self.factor
-            case ast.Attribute(_, "patch_size") if isinstance(self.configs.config, Mapping):
+            case ast.Attribute(_, "patch_size"):
                 patch = self.configs.config.get("patch_size")
                 return patch if isinstance(patch, int) else None
-            case ast.Name(name) if name in self.local:
-                return self.number(self.local.pop(name))  # at most once: `x = 2 * x`
+            case ast.Name(name) if name in self.local and name not in seen:
+                return self.number(self.local[name], seen | {name})
         return None
 
     def _factor(self, init: ast.FunctionDef | None) -> int | None:
         """Pixels a latent along one side: a constant of the class, or by the VAE's config."""
-        for inner in ast.walk(init) if init else ():
+        for inner in nodes_of(init):
             match inner:
                 case ast.Assign([ast.Attribute(_, "vae_scale_factor")], ast.Constant(int(value))):
                     return value

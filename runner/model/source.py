@@ -5,7 +5,7 @@ import functools
 import importlib.util
 from pathlib import Path
 
-__all__ = ["class_of", "home", "method_of", "module_of", "tree_of"]
+__all__ = ["class_of", "home", "method_of", "module_of", "nodes_of", "tree_of"]
 
 
 @functools.cache
@@ -32,6 +32,12 @@ def class_of(name: str, folder: str = "pipelines") -> ast.ClassDef | None:
 def tree_of(path: Path) -> ast.Module:
     """The source of a file."""
     return ast.parse(_read(path))
+
+
+@functools.cache
+def nodes_of(node: ast.AST | None) -> tuple[ast.AST, ...]:
+    """All nodes below one, walked once: a class has tens of thousands."""
+    return tuple(ast.walk(node)) if node else ()
 
 
 def method_of(class_name: str, name: str, folder: str = "pipelines") -> ast.FunctionDef | None:

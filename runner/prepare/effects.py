@@ -9,20 +9,20 @@ from typing import Any
 
 from runner.model.configs import ModelConfigs
 from runner.model.signature import PipelineCall, pipeline_call
-from runner.model.source import class_of
+from runner.model.source import class_of, nodes_of
 from runner.plan import Plan
 
 __all__ = ["without_effect"]
 
+NAMES = ("negative_prompt", "true_cfg_scale", "guidance_scale", "distilled_guidance_scale")
 GUIDANCE = r"guidance_scale > ([\d.]+)"  # with which a pipeline looks at the negative prompt
 
 
 def without_effect(plan: Plan, folder: Path) -> list[str]:
     """Remarks on parameters, each of the first prompt that has them."""
-    configs = ModelConfigs.read(folder)
+    configs, found = ModelConfigs.read(folder), dict[str, str]()
     call = pipeline_call(configs.pipeline_class)
-    found: dict[str, str] = {}
-    if call is not None:
+    if call is not None and not plan.names.keys().isdisjoint(NAMES):
         rules = _Rules(call, configs)
         for prompt, parameters in plan.parameter_sets.values():
             for name, remark in rules.broken(parameters):
@@ -59,7 +59,10 @@ class _Rules:
         self.least = float(bounds[0]) if bounds else -math.inf  # above it there is any guidance
         is_embedded = "time_cond_proj_dim" in text and configs.config.get("time_cond_proj_dim")
         is_distilled = "self.config.is_distilled" in text and configs.index.get("is_distilled")
-        has_embeds = "config.guidance_embeds" in ast.unparse(call.node) and bool(configs.config)
+        has_embeds = bool(configs.config) and any(
+            isinstance(node, ast.Attribute) and node.attr == "guidance_embeds"
+            for node in nodes_of(call.node)
+        )
         self.is_unguided = bool(is_distilled) or (
             has_embeds and not configs.config.get("guidance_embeds")
         )
@@ -95,8 +98,7 @@ class _Rules:
 
 def _guidance_lines(call: PipelineCall) -> Iterator[str]:
     """Where the class decides whether to guide: `do_classifier_free_guidance`, `do_true_cfg`."""
-    node = class_of(call.name)
-    for inner in ast.walk(node) if node else ():
+    for inner in nodes_of(class_of(call.name)):
         match inner:
             case ast.FunctionDef("do_classifier_free_guidance"):
                 yield ast.unparse(inner.body[-1])

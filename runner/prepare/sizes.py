@@ -31,23 +31,21 @@ def rounded_sizes(
 def replaced_sizes(plan: Plan, call: PipelineCall, configs: ModelConfigs) -> Iterator[Problem]:
     """Sizes in place of which the pipeline makes others, each once."""
     seen = set[str]()
-    multiple = size_multiple(call, configs)
     for prompt, parameters in plan.parameter_sets.values():
-        fault = _replaced(call, configs, parameters, multiple)
+        fault = _replaced(call, configs, parameters)
         if fault and fault not in seen:
             seen.add(fault)
             yield Problem(plan.where(prompt, "height", "width"), fault)
 
 
-def _replaced(
-    call: PipelineCall, configs: ModelConfigs, parameters: Mapping[str, Any], multiple: int
-) -> str:
+def _replaced(call: PipelineCall, configs: ModelConfigs, parameters: Mapping[str, Any]) -> str:
     height, width = parameters.get("height"), parameters.get("width")
     if not (height or width) or keeps_any_size(call, parameters):
         return ""
     if not (height and width) and needs_both_sides(call):
         given, other = ("height", "width") if height else ("width", "height")
         return f"{call.name} ignores a {given} without a {other}; give both"
+    multiple = size_multiple(call, configs) if keeps_any_size(call, {}) else 1
     if (height or 0) % multiple or (width or 0) % multiple:
         return f"without resolution binning, height and width must be multiples of {multiple}"
     asked, made, remedy = made_size(call, configs, parameters)

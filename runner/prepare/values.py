@@ -1,6 +1,5 @@
 """Values that the pipeline's call takes, but its scheduler or its code does not."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ from runner.model.source import method_of
 
 __all__ = ["value_faults"]
 
+STEPS = "num_inference_steps"
 TIMES = ("timesteps", "sigmas")
 # These count their steps without the steps of the training.
 FREE = ("FlowMatch", "EDM", "SCM")
@@ -29,16 +29,21 @@ def _scheduler_faults(
 ) -> Iterator[tuple[str, str]]:
     entry = configs.index.get("scheduler")
     scheduler = str(entry[1]) if isinstance(entry, list) and len(entry) == 2 else ""
-    setter = method_of(scheduler, "set_timesteps", "schedulers") if scheduler else None
-    if setter is None:
-        return  # a scheduler of the model's own
-    taken = {argument.arg for argument in (*setter.args.args, *setter.args.kwonlyargs)}
-    for name in TIMES:
-        if parameters.get(name) is not None and name not in taken:
+    times = [name for name in TIMES if parameters.get(name) is not None]
+    most, given = configs.scheduler_config.get("num_train_timesteps"), parameters.get(STEPS)
+    has_many = isinstance(most, int) and isinstance(given, int) and given > most
+    if not (times or has_many) or method_of(scheduler, "set_timesteps", "schedulers") is None:
+        return  # nothing to look at, or a scheduler of the model's own
+    taken = _taken(scheduler)
+    for name in times:
+        if name not in taken:
             yield name, f"{name}: {scheduler} takes none; leave them out, or use another scheduler"
-    most, steps = configs.scheduler_config.get("num_train_timesteps"), "num_inference_steps"
     is_free = scheduler.startswith(FREE) or configs.scheduler_config.get("use_flow_sigmas")
-    given = parameters.get(steps)
-    if isinstance(most, int) and isinstance(given, int) and given > most and not is_free:
-        shown = json.dumps(given)
-        yield steps, f"{steps} {shown}: {scheduler} was trained with {most}; use {most} or fewer"
+    if has_many and not is_free:
+        yield STEPS, f"{STEPS} {given}: {scheduler} was trained with {most}; use {most} or fewer"
+
+
+def _taken(scheduler: str) -> set[str]:
+    """The arguments of its `set_timesteps`."""
+    setter = method_of(scheduler, "set_timesteps", "schedulers")
+    return {one.arg for one in (*setter.args.args, *setter.args.kwonlyargs)} if setter else set()
