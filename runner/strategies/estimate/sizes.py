@@ -69,6 +69,6 @@ def empty(configs: ModelConfigs, name: str) -> Any:
             return model_class(model_class.config_class.from_dict(config))
     except Exception as error:  # a class may raise anything for a config that is not its own
         raise ModelError(
-            f"{configs.folder / name / 'config.json'}: makes no {model_class.__name__}: {error}; download "
-            f"the model again"
+            f"{configs.folder / name / 'config.json'}: makes no {model_class.__name__}: {error}; "
+            f"download the model again"
         ) from None
