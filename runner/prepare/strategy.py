@@ -1,5 +1,6 @@
 """Settle the strategy, and check what configs and the machine rule out, before weights load."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from runner.errors import StrategyError
@@ -7,7 +8,7 @@ from runner.launch.devices import Machine, set_device, this_machine
 from runner.launch.world import World
 from runner.model import files as model
 from runner.model.weights import component_bytes
-from runner.plan import Plan
+from runner.plan import Plan, Task
 from runner.prepare.preflight import check
 from runner.render import compiled
 from runner.say import say
@@ -60,6 +61,7 @@ def conditions_of(
         dtype=manifest.dtype,
         batch_size=manifest.largest_batch,
         images=plan.tasks,
+        batches=None if manifest.batch_size == "auto" else lambda: _batches(plan),
         where=plan.where,
         device=device,
         component_bytes=lambda: component_bytes(manifest.model, manifest.dtype),
@@ -67,3 +69,9 @@ def conditions_of(
         planned=machine,
         trusts_code=manifest.model.trust_remote_code,
     )
+
+
+def _batches(plan: Plan) -> Iterator[list[Task]]:
+    """The tasks of each batch."""
+    for number in range(plan.batch_count):
+        yield [plan.task(index) for index in plan.batch(number)]
