@@ -17,6 +17,10 @@ __all__ = ["ModelConfigs", "divisors", "takes_padded_heads"]
 FIXED_TEXT = {"FluxTransformer2DModel": 512, "Flux2Transformer2DModel": 512}
 VARYING_TEXT = {"QwenImageTransformer2DModel": 512}
 MASKED_TEXT = ("LTXVideoTransformer3DModel", "LTX2VideoTransformer3DModel")  # a single text too
+# Pipelines that halve their latents once more, which their configs do not say; and those that count
+# on one VAE, whose pixels a latent are a number in their code. As in diffusers 0.42.1.
+HALVING = ("ZImagePipeline", "ZImageOmniPipeline", "Lumina2Pipeline", "QwenImage21Pipeline")
+OWN_FACTOR = {"QwenImage21Pipeline": 16, "BriaFiboPipeline": 16}
 DEFAULT_LATENTS = 128  # latents a side where height and width are left to the pipeline
 TEXTS_AT_ONCE = 1000
 
@@ -127,6 +131,9 @@ class ModelConfigs:
     @property
     def vae_factor(self) -> int:
         """Pixels a latent along one side."""
+        known = OWN_FACTOR.get(self.pipeline_class) or self.vae.get("spatial_compression_ratio")
+        if isinstance(known, int):
+            return known
         if self.vae.get("block_out_channels"):
             return int(2 ** (len(self.vae["block_out_channels"]) - 1))
         return int(2 ** len(self.vae.get("temperal_downsample", (1, 1, 1))))
@@ -136,6 +143,8 @@ class ModelConfigs:
         """What height and width must be multiples of: pixels a latent times the transformer's patch
         (FLUX and Qwen-Image pack 2×2 latents before it, and so have 4 times the VAE's channels).
         1 where the VAE's config does not say."""
+        if self.pipeline_class in HALVING:
+            return 2 * self.vae_factor
         if not (self.vae.get("block_out_channels") or self.vae.get("temperal_downsample")):
             return 1
         transformer = self.config_of("transformer")
@@ -155,6 +164,11 @@ class ModelConfigs:
         """Numbers a token in the transformer."""
         head = self.config.get("attention_head_dim")
         return self.heads * head if self.heads and isinstance(head, int) else default
+
+    @property
+    def decoder_class(self) -> str:
+        entry = self.index.get("vae")
+        return str(entry[1]) if isinstance(entry, list) and len(entry) > 1 else ""
 
     def decoder_channels(self, default: int) -> int:
         """Channels of the decoder's last wide layer, which is as large as the image."""

@@ -1,6 +1,7 @@
 """Settle the strategy, and check what configs and the machine rule out, before weights load."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 from runner.errors import StrategyError
@@ -10,7 +11,7 @@ from runner.model import files as model
 from runner.model.batching import one_at_a_time
 from runner.model.configs import ModelConfigs
 from runner.model.weights import component_bytes
-from runner.plan import Plan
+from runner.plan import Plan, Task
 from runner.prepare.effects import without_effect
 from runner.prepare.preflight import check
 from runner.prepare.proof import unproven
@@ -77,6 +78,7 @@ def conditions_of(
         dtype=manifest.dtype,
         batch_size=manifest.largest_batch,
         images=plan.tasks,
+        batches=None if manifest.batch_size == "auto" else lambda: _batches(plan),
         where=plan.where,
         device=device,
         component_bytes=lambda: component_bytes(manifest.model, manifest.dtype),
@@ -84,3 +86,9 @@ def conditions_of(
         planned=machine,
         trusts_code=manifest.model.trust_remote_code,
     )
+
+
+def _batches(plan: Plan) -> Iterator[list[Task]]:
+    """The tasks of each batch."""
+    for number in range(plan.batch_count):
+        yield [plan.task(index) for index in plan.batch(number)]

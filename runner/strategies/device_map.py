@@ -2,6 +2,7 @@
 
 import math
 import re
+import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -14,9 +15,10 @@ from runner.launch.world import World
 from runner.model.configs import ModelConfigs
 from runner.strategies.base import Degree, Resolution, Row, Source, StrategyBase
 from runner.strategies.checks.conditions import Conditions
-from runner.strategies.checks.phases import fault_of_phases
-from runner.strategies.engines.placement import Budget, alone_on, load_placed
+from runner.strategies.checks.phases import fault_of_phases, phases_of
+from runner.strategies.engines.placement import Budget, alone_on, load_placed, splitting
 from runner.strategies.estimate.fit import JobSize, in_components, in_phases
+from runner.strategies.estimate.places import parts_of, placed
 from runner.units import MAX_BYTES, bytes_in, counted
 
 if TYPE_CHECKING:
@@ -125,6 +127,26 @@ class DeviceMap(StrategyBase):
                 f"strategy: device_map does nothing without a GPU; give max_memory: "
                 f"{{cpu: 8GiB}} to keep the rest on disk, or use {phases}data_parallel"
             )
+        if self.max_memory:
+            self._check_room(conditions, {"cpu": self._given["cpu"]})
+
+    def _check_room(self, conditions: Conditions, budget: Budget) -> None:
+        """Whether the components that are loaded together have room."""
+        import torch
+
+        configs = ModelConfigs.read(conditions.folder)
+        together = phases_of(configs) if self.phases else [configs.networks]
+        for names in together:
+            dtype = getattr(torch, conditions.dtype)
+            placed([part for name in names for part in parts_of(configs, name, dtype)], budget)
+
+    @property
+    def _given(self) -> dict[str, int]:
+        """The bytes of max_memory."""
+        return {
+            name: size if isinstance(size, int) else bytes_in(size)
+            for name, size in (self.max_memory or {}).items()
+        }
 
     @property
     def _gpus_named(self) -> list[int]:
@@ -167,17 +189,21 @@ class DeviceMap(StrategyBase):
 
     def load(self, source: Source, device: "torch.device", world: World) -> Any:
         budget = self._budget(device, world)
-        if self.phases:
-            from runner.strategies.engines.phases import PhasedPipeline
+        if not self.phases:
+            return load_placed(source, budget, world)
+        from runner.strategies.engines.phases import PhasedPipeline
 
-            return PhasedPipeline(source, lambda: alone_on(device, budget), device)
-        return load_placed(source, budget, world)
+        if not self.max_memory and len(budget) <= 1:
+            return PhasedPipeline(source, alone_on(device), device)
+        # Kept with the pipeline: the folder is deleted when the pipeline is.
+        offloaded = tempfile.TemporaryDirectory(prefix="runner-offload-")
+        place = splitting(source, budget, world, offloaded.name)
+        pipe = PhasedPipeline(source, place, device)
+        pipe.offload_folder = offloaded
+        return pipe
 
     def _budget(self, device: "torch.device", world: World) -> Budget:
-        given = {
-            name: size if isinstance(size, int) else bytes_in(size)
-            for name, size in (self.max_memory or {}).items()
-        }
+        given = self._given
         if device.type == "cpu":
             return {"cpu": given["cpu"]} if given else {}
         import torch

@@ -47,9 +47,14 @@ TYPOS = [
 
 @pytest.fixture
 def refusal(
-    tmp_path: Path, manifest: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    manifest: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., str]:
-    """What `plan` says of a manifest that it refuses; empty where it does not."""
+    """What `plan` says of a manifest that it refuses; empty where it does not. The model's folder
+    has no weights."""
+    monkeypatch.setattr("runner.model.files.check_files", lambda spec, folder: None)
 
     def found(pipeline: str, name: str, value: object) -> str:
         folder = tmp_path / "model"

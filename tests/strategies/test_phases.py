@@ -8,69 +8,15 @@ import pytest
 import torch
 from support import phased_families as families
 from support import tiny
+from support.phased_families import PARAMETERS, call, plain, source_of
 
 from runner.model.configs import ModelConfigs
-from runner.render.load import ModelSource, quiet_libraries
+from runner.render.load import ModelSource
 from runner.strategies.checks.phases import fault_of_phases
 from runner.strategies.engines.phases import PhasedPipeline
+from runner.strategies.engines.placement import alone_on
 
 CPU = torch.device("cpu")
-SQUARE = {"height": 64, "width": 64, "num_inference_steps": 2}
-LANGUAGE = {**SQUARE, "max_sequence_length": 64}
-GUIDED = {"guidance_scale": 3.0}
-PARAMETERS: dict[str, dict[str, Any]] = {
-    "flux": {**SQUARE, "max_sequence_length": 16},
-    "qwen": {**SQUARE, "true_cfg_scale": 2.0, "negative_prompt": "a dog"},
-    "sd3": {**SQUARE, **GUIDED},
-    "sd": {**SQUARE, **GUIDED},
-    "sd-checked": {**SQUARE, **GUIDED},
-    "sdxl": {**SQUARE, **GUIDED},
-    "pixart": {**SQUARE, **GUIDED, "num_inference_steps": 1, "clean_caption": False},
-    "sana": {**SQUARE, **GUIDED, "complex_human_instruction": None, "clean_caption": False},
-    "klein": {**LANGUAGE, **GUIDED, "text_encoder_out_layers": [0, 1, 2]},
-    "z-image": {**LANGUAGE, **GUIDED},
-}
-
-
-@pytest.fixture(scope="module")
-def folder(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The folder of a family's model, which is made once."""
-    quiet_libraries()
-    home = tmp_path_factory.mktemp("families")
-
-    def folder_of(family: str) -> Path:
-        if family in ("flux", "qwen"):
-            return models / family
-        path = home / family
-        if not path.exists() and family == "sd3":
-            tiny.stable_diffusion_3(path)
-        elif not path.exists():
-            families.save(family, path)
-        return path
-
-    return folder_of
-
-
-def source_of(folder: Path, dtype: str = "float32") -> ModelSource:
-    model = SimpleNamespace(id="m", variant=None, allow_pickle=False, trust_remote_code=False)
-    return ModelSource(folder, SimpleNamespace(dtype=dtype, model=model))  # type: ignore[arg-type]
-
-
-def phased(source: ModelSource) -> PhasedPipeline:
-    pipe = PhasedPipeline(source, dict, CPU)
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
-
-
-def plain(source: ModelSource) -> Any:
-    pipe = source.pipeline()
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
-
-
-def call(seed: int, prompt: str, **parameters: Any) -> dict[str, Any]:
-    generator = torch.Generator("cpu").manual_seed(seed)
-    return {**parameters, "prompt": prompt, "generator": generator, "output_type": "pt"}
 
 
 def calls(parameters: dict[str, Any]) -> list[dict[str, Any]]:
@@ -79,14 +25,20 @@ def calls(parameters: dict[str, Any]) -> list[dict[str, Any]]:
     return [call(1, "a red fox in the snow", **parameters), call(2, "a cat", **wide)]
 
 
+def phased(source: ModelSource) -> PhasedPipeline:
+    pipe = PhasedPipeline(source, alone_on(CPU), CPU)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
 def difference(one: Any, other: Any) -> float:
     assert one.shape == other.shape
     return float((one.float() - other.float()).abs().max())
 
 
 @pytest.mark.parametrize("family", PARAMETERS)
-def test_phases_make_what_the_call_makes(folder: Any, family: str) -> None:
-    source = source_of(folder(family))
+def test_phases_make_what_the_call_makes(family_folder: Any, family: str) -> None:
+    source = source_of(family_folder(family))
     assert fault_of_phases(ModelConfigs.read(source.folder)) == ""
     whole, parts = plain(source), phased(source)
     expected = [whole(**one) for one in calls(PARAMETERS[family])]
@@ -97,15 +49,15 @@ def test_phases_make_what_the_call_makes(folder: Any, family: str) -> None:
         assert vars(one).keys() == vars(other).keys()
 
 
-@pytest.mark.parametrize("family", ["pixart", "sana"])
-def test_phases_cut_an_image_to_the_size_asked(folder: Any, family: str) -> None:
-    found = phased(source_of(folder(family)))(**call(1, "a cat", **PARAMETERS[family]))
+def test_phases_cut_an_image_to_the_size_asked(family_folder: Any) -> None:
+    """Sana too, above: its call makes 512×512 of it, and cuts that."""
+    found = phased(source_of(family_folder("pixart")))(**call(1, "a cat", **PARAMETERS["pixart"]))
     assert found.images.shape[-2:] == (64, 64)
 
 
 @pytest.mark.parametrize("is_flagged", [True, False])
-def test_phases_ask_the_safety_checker(folder: Any, is_flagged: bool) -> None:
-    parts = phased(source_of(folder("sd-checked")))
+def test_phases_ask_the_safety_checker(family_folder: Any, is_flagged: bool) -> None:
+    parts = phased(source_of(family_folder("sd-checked")))
     load = parts.source.component
 
     def component(name: str, **arguments: Any) -> Any:
@@ -122,9 +74,9 @@ def test_phases_ask_the_safety_checker(folder: Any, is_flagged: bool) -> None:
     assert bool(made.images.any()) != is_flagged
 
 
-def test_phases_decode_in_float32_where_the_call_does(folder: Any) -> None:
+def test_phases_decode_in_float32_where_the_call_does(family_folder: Any) -> None:
     """SDXL in float16: the call sets the VAE's dtype, decodes, and sets it back."""
-    source = source_of(folder("sdxl"), "float16")
+    source = source_of(family_folder("sdxl"), "float16")
     whole, parts = plain(source), phased(source)
     for seed in (1, 2):
         one = call(seed, "a cat", **PARAMETERS["sdxl"])
@@ -133,7 +85,7 @@ def test_phases_decode_in_float32_where_the_call_does(folder: Any) -> None:
 
 
 def test_tiles_help_where_there_is_no_memory_to_decode(
-    folder: Any, monkeypatch: pytest.MonkeyPatch
+    family_folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every image of a window: what was raised before the tiles is not raised again after them, and
     nothing but the decoding is repeated."""
@@ -146,7 +98,7 @@ def test_tiles_help_where_there_is_no_memory_to_decode(
             raise torch.OutOfMemoryError
         return decode(self, *given, **named)
 
-    source = source_of(folder("flux"))
+    source = source_of(family_folder("flux"))
     expected = [plain(source)(**one).images for one in calls(PARAMETERS["flux"])]
     monkeypatch.setattr(AutoencoderKL, "decode", needs_tiles)
     parts = phased(source)

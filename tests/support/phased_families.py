@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -44,9 +45,10 @@ from transformers import (
     T5EncoderModel,
 )
 
+from runner.render.load import ModelSource
 from support import tiny
 
-__all__ = ["FAMILIES", "qwen_tokenizer", "save"]
+__all__ = ["PARAMETERS", "call", "plain", "save", "source_of"]
 
 SIZE = 32  # of all texts' hidden states
 BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
@@ -66,10 +68,43 @@ TEMPLATE = (
 )
 
 
+SQUARE = {"height": 64, "width": 64, "num_inference_steps": 2}
+LANGUAGE = {**SQUARE, "max_sequence_length": 64}
+GUIDED = {"guidance_scale": 3.0}
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "flux": {**SQUARE, "max_sequence_length": 16},
+    "qwen": {**SQUARE, "true_cfg_scale": 2.0, "negative_prompt": "a dog"},
+    "sd3": {**SQUARE, **GUIDED},
+    "sd": {**SQUARE, **GUIDED},
+    "sd-checked": {**SQUARE, **GUIDED},
+    "sdxl": {**SQUARE, **GUIDED},
+    "pixart": {**SQUARE, **GUIDED, "num_inference_steps": 1, "clean_caption": False},
+    "sana": {**SQUARE, **GUIDED, "complex_human_instruction": None, "clean_caption": False},
+    "klein": {**LANGUAGE, **GUIDED, "text_encoder_out_layers": [0, 1, 2]},
+    "z-image": {**LANGUAGE, **GUIDED},
+}
+
+
 def save(family: str, folder: Path) -> Path:
     torch.manual_seed(0)
     FAMILIES[family]().save_pretrained(folder)
     return folder
+
+
+def source_of(folder: Path, dtype: str = "float32") -> ModelSource:
+    model = SimpleNamespace(id="m", variant=None, allow_pickle=False, trust_remote_code=False)
+    return ModelSource(folder, SimpleNamespace(dtype=dtype, model=model))  # type: ignore[arg-type]
+
+
+def plain(source: ModelSource) -> Any:
+    pipe = source.pipeline()
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def call(seed: int, prompt: str, **parameters: Any) -> dict[str, Any]:
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return {**parameters, "prompt": prompt, "generator": generator, "output_type": "pt"}
 
 
 def qwen_tokenizer() -> Qwen2Tokenizer:
@@ -146,19 +181,21 @@ def pixart() -> PixArtSigmaPipeline:
 
 
 def sana() -> SanaPipeline:
-    """2 px a latent. It bins sizes as PixArt does."""
+    """16 px a latent. It bins sizes as PixArt does, to about 512² px."""
     transformer = SanaTransformer2DModel(
         patch_size=1, in_channels=4, out_channels=4, num_layers=2, num_attention_heads=2,
         attention_head_dim=8, num_cross_attention_heads=2, cross_attention_head_dim=8,
-        cross_attention_dim=16, caption_channels=SIZE, sample_size=32,
+        cross_attention_dim=16, caption_channels=SIZE, sample_size=16,
     )  # fmt: skip
+    levels, plain = 5, ("ResBlock",) * 4
     vae = AutoencoderDC(
         in_channels=3, latent_channels=4, attention_head_dim=2,
-        encoder_block_types=("ResBlock", "EfficientViTBlock"),
-        decoder_block_types=("ResBlock", "EfficientViTBlock"),
-        encoder_block_out_channels=(8, 8), decoder_block_out_channels=(8, 8),
-        encoder_qkv_multiscales=((), (5,)), decoder_qkv_multiscales=((), (5,)),
-        encoder_layers_per_block=(1, 1), decoder_layers_per_block=(1, 1),
+        encoder_block_types=(*plain, "EfficientViTBlock"),
+        decoder_block_types=(*plain, "EfficientViTBlock"),
+        encoder_block_out_channels=(8,) * levels, decoder_block_out_channels=(8,) * levels,
+        encoder_qkv_multiscales=((), (), (), (), (5,)),
+        decoder_qkv_multiscales=((), (), (), (), (5,)),
+        encoder_layers_per_block=(1,) * levels, decoder_layers_per_block=(1,) * levels,
         downsample_block_type="conv", upsample_block_type="interpolate",
         decoder_norm_types="rms_norm", decoder_act_fns="silu", scaling_factor=0.41407,
     )  # fmt: skip

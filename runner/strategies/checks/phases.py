@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.model.configs import ModelConfigs
 
-__all__ = ["fault_of_phases"]
+__all__ = ["fault_of_phases", "phases_of"]
 
 # Without these no phase could begin or end.
 NEEDED = ("encode_prompt", "prepare_latents")
@@ -35,6 +35,13 @@ def fault_of_phases(configs: ModelConfigs) -> str:
     if not configs.denoiser or "vae" not in configs.networks:
         return f"{name} has no {'vae' if configs.denoiser else 'denoiser'} of its own"
     return _fault_of_source(name, inspect.getsource(inspect.unwrap(pipeline.__call__)))
+
+
+def phases_of(configs: ModelConfigs) -> list[list[str]]:
+    """The components that each phase needs: to encode the texts, to denoise, to decode."""
+    encoders = [name for name in configs.networks if name.startswith("text_encoder")]
+    checkers = [name for name in configs.networks if name == "safety_checker"]
+    return [encoders, ["vae", configs.denoiser], ["vae", *checkers]]
 
 
 def _fault_of_source(name: str, source: str) -> str:

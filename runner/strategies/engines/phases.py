@@ -27,12 +27,13 @@ from runner.model.configs import ModelConfigs
 from runner.model.text_memory import TextMemory
 from runner.model.truncation import Truncation
 from runner.strategies.base import Source
+from runner.strategies.checks.phases import phases_of
+from runner.strategies.engines.placement import Place
 from runner.strategies.estimate.sizes import empty
 
 __all__ = ["PhasedPipeline"]
 
 Call = Mapping[str, Any]
-Place = Callable[[], dict[str, Any]]
 STEP_CALLBACK = "callback_on_step_end"
 
 
@@ -58,14 +59,14 @@ class PhasedPipeline:
 
     def __init__(self, source: Source, place: Place, device: torch.device) -> None:
         self.source = source
-        self.place = place  # arguments of from_pretrained, which put a component on the devices
+        self.place = place
+        self.offload_folder: Any = None  # kept as long as the pipeline
         self.device = device
         configs = ModelConfigs.read(source.folder)
         shapes = {name: empty(configs, name) for name in configs.networks}
         self.pipe = source.pipeline(**shapes)
         self.denoiser = configs.denoiser
-        self.encoders = [name for name in shapes if name.startswith("text_encoder")]
-        self.checkers = [name for name in shapes if name == "safety_checker"]
+        self.encoders, _, (_, *self.checkers) = phases_of(configs)
         self._absent = {
             name: _stand_in(shape, source.dtype, device) for name, shape in shapes.items()
         }
@@ -117,17 +118,18 @@ class PhasedPipeline:
         distinct = {_key(call): call for call in calls}
         failed: dict[Any, Exception] = {}
         new = {key: call for key, call in distinct.items() if key not in self._denoised}
-        texts = self._phase(self.encoders, new, self._encode, failed)
+        texts = self._phase([], self.encoders, new, self._encode, failed)
         encoded = {key: distinct[key] for key in texts}
         with self._loaded(["vae"] if len(failed) < len(distinct) else []):
             self._denoised |= self._phase(
+                ["vae"],
                 [self.denoiser],
                 encoded,
                 lambda call: self._denoise(call, texts[_key(call)]),
                 failed,
             )
             ready = {key: call for key, call in distinct.items() if key in self._denoised}
-            images = self._phase(self.checkers, ready, self._decode, failed)
+            images = self._phase(["vae"], self.checkers, ready, self._decode, failed)
         for key in distinct:
             if key in ready and _is_memory_error(failed.get(key)):
                 if not is_last_try:
@@ -139,15 +141,16 @@ class PhasedPipeline:
 
     def _phase(
         self,
+        there: Sequence[str],
         names: Sequence[str],
         calls: Mapping[Any, Call],
         act: Callable[[Call], Any],
         failed: dict[Any, Exception],
     ) -> dict[Any, Any]:
-        """What `act` returns for each call while these components are loaded; what it raises goes
-        to `failed`."""
+        """What `act` returns for each call while these components are loaded, beside those that are
+        there; what it raises goes to `failed`."""
         results: dict[Any, Any] = {}
-        with self._loaded(names if calls else []):
+        with self._loaded(names if calls else [], there):
             for key, call in calls.items():
                 try:
                     results[key] = act(call)
@@ -156,10 +159,11 @@ class PhasedPipeline:
         return results
 
     @contextlib.contextmanager
-    def _loaded(self, names: Sequence[str]) -> Iterator[None]:
+    def _loaded(self, names: Sequence[str], there: Sequence[str] = ()) -> Iterator[None]:
+        arguments = self.place([*there, *names]) if names else {}
         try:
             for name in names:
-                component = self.source.component(name, **self.place())
+                component = self.source.component(name, **arguments[name])
                 self.texts.watch(name, component)
                 object.__setattr__(self.pipe, name, component)
             yield
