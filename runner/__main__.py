@@ -8,10 +8,10 @@ accelerate launch --num_processes N -m runner manifests/job.yaml
 import contextlib
 import io
 import os
+import signal
 import sys
 from typing import Any
 
-from runner.cli import main
 from runner.errors import ExitCode
 
 
@@ -29,6 +29,10 @@ class _Output(io.FileIO):
 
 def entry() -> None:
     """Run the command line and exit with its code."""
+    # Until `run` handles signals, Ctrl-C ends the process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from runner.cli import main
+
     sys.stdout, sys.stderr = _stream(1), _stream(2)
     code = main()
     try:

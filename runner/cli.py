@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+LET_RANK_0_SPEAK_S = 10.0
 DEFAULT_GRACE_S = 20.0  # until the manifest is read
 SAME_ON_ALL_RANKS = (ManifestError, LaunchError, InterruptedRunError)
 # Why a run that came to its end exits with another code than 0, for the launcher's traceback.
@@ -78,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         code = _run_rank(options, world, stop)
     except RunnerError as error:
-        _report_end(error, world)
+        _report_end(error, world, stop)
         raise
     except Exception as error:
         if isinstance(error, OSError):
@@ -97,8 +98,9 @@ def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> ExitCode
     if loaded.manifest.compile:
         compile_cache()  # before torch is imported, which would choose a folder below /tmp
     _set_up_output(world)
-    from runner.prepare.rank import Job
-    from runner.run import run
+    with stop.loading():
+        from runner.prepare.rank import Job
+        from runner.run import run
 
     job = Job(
         loaded,
@@ -191,7 +193,7 @@ def _set_up_output(world: World) -> None:
     """Lines and logs of this rank; rank 0 prints for all."""
     speak_as(world.rank)
     level = logging.WARNING if world.rank == 0 else logging.ERROR
-    logging.basicConfig(level=level, handlers=[Handler()], force=True)
+    logging.basicConfig(level=level, handlers=[Handler()])
     if world.rank != 0:
         warnings.simplefilter("ignore")
 
@@ -210,8 +212,9 @@ def _is_news(record: logging.LogRecord) -> bool:
 # --- how a rank ends ----------------------------------------------------------------------------
 
 
-def _report_end(error: RunnerError, world: World) -> None:
-    """Give the launcher the reason, and let rank 0 alone print what every rank finds."""
+def _report_end(error: RunnerError, world: World, stop: Stop) -> None:
+    """Give the launcher the reason, and let rank 0 alone print what every rank finds. The others
+    wait for it: a launcher ends all ranks when the first one exits."""
     if isinstance(error, ReplicaLostError):
         report_to_launcher(str(error))
         say(str(error), every_rank=True)
@@ -220,6 +223,7 @@ def _report_end(error: RunnerError, world: World) -> None:
     report_to_launcher("refused before work began" if is_refused else str(error))
     if isinstance(error, SAME_ON_ALL_RANKS) and world.rank != 0:
         error.is_printed = True
+        stop.wait(LET_RANK_0_SPEAK_S)
 
 
 def _raise_if_one_line_is_enough(error: OSError, world: World) -> None:

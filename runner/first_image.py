@@ -1,7 +1,7 @@
 """The first image, compared with plain diffusers before any other is made.
 
-Each replica makes it twice by itself: a second image that differs had random numbers from outside
-its generator. prepare/proof.py says when this is done.
+Each replica makes it twice, alone and in its batch: where the two differ, it has random numbers
+from outside its generator, or its batch changes it. prepare/proof.py says when to compare.
 """
 
 import traceback
@@ -61,7 +61,7 @@ def check_first_image(
     RefusedError on every rank of the launch where a replica has found a difference: no image is
     written then."""
     try:
-        words = _compare(renderer, _first_task(assignment), expected)
+        words = _compare(renderer, _first_batch(assignment), expected)
     except Exception as error:  # of this rank alone: the others are in the call, or behind it
         words = "".join(traceback.format_exception_only(error)).strip()
     verdict = replica.agree_on(("self-check", words) if words else None)
@@ -72,11 +72,10 @@ def check_first_image(
         note_comparison(rank.folder, assignment.manifest, assignment.launch)
 
 
-def _compare(renderer: Renderer, task: Task, expected: Pixels | None) -> str:
-    """What is wrong with the first image, in words; "" where nothing is."""
+def _compare(renderer: Renderer, batch: list[Task], expected: Pixels | None) -> str:
+    """What is wrong with the first image, alone and in its batch; "" where nothing is."""
     dtype = renderer.about["dtype"]
-    made = [_pixels(renderer, task) for _ in range(2)]
-    first, second = made
+    first, second = _made_first(renderer, batch[:1]), _made_first(renderer, batch)
     if isinstance(first, Failure):
         return "" if first.kind in NOT_COMPARED else f"it failed: {first.error}"
     if first is None or expected is None:  # another rank has the image, or nothing to compare with
@@ -84,13 +83,14 @@ def _compare(renderer: Renderer, task: Task, expected: Pixels | None) -> str:
     if words := difference(first.pixels, expected, dtype):
         return f"it differs from the image of plain diffusers: {words}"
     if isinstance(second, Image) and (words := difference(second.pixels, first.pixels, dtype)):
-        return f"it is another image each time it is made: {words}"
+        where = f"in a batch of {len(batch)}" if len(batch) > 1 else "when it is made again"
+        return f"it is another image {where}: {words}"
     return ""
 
 
-def _pixels(renderer: Renderer, task: Task) -> Image | Failure | None:
-    """None on a rank that computes along."""
-    rendered = renderer.render([task])
+def _made_first(renderer: Renderer, batch: list[Task]) -> Image | Failure | None:
+    """The first image of a batch; None on a rank that computes along."""
+    rendered = renderer.render(batch)
     if rendered.error is not None:
         raise rendered.error
     return rendered.results[0] if rendered.results else None
@@ -126,9 +126,13 @@ def _refusal(rank: Rank, assignment: Assignment, words: str) -> RefusedError:
     )
 
 
-def _first_task(assignment: Assignment) -> Task:
+def _first_batch(assignment: Assignment) -> list[Task]:
     plan = assignment.plan
-    return plan.task(plan.batch(assignment.pending[0])[0])
+    return [plan.task(index) for index in plan.batch(assignment.pending[0])]
+
+
+def _first_task(assignment: Assignment) -> Task:
+    return _first_batch(assignment)[0]
 
 
 def _key(replica: int) -> str:

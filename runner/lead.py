@@ -1,21 +1,23 @@
 """Lead a replica or follow: the loop that takes a batch, renders it and writes it."""
 
 import contextlib
+import copy
+import itertools
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from runner.errors import GaveUpError, ReplicaLostError
-from runner.folder.done_images import Done
+from runner.folder import files
 from runner.folder.journal import Journal, merge
-from runner.folder.merged_record import LOST, ReplicaTimes
+from runner.folder.lock import Owned
+from runner.folder.merged_record import LOST, MergedRecord, ReplicaTimes
 from runner.launch.crashes import Crashes, split_batch
 from runner.launch.failures import Failures
 from runner.launch.replica import Replica
 from runner.launch.shards import shard, take, windows
-from runner.launch.store import Store, StoreLostError
-from runner.model import files as model
+from runner.launch.store import LocalStore, Store, StoreLostError
 from runner.plan import Fingerprints, Task, wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
@@ -37,22 +39,25 @@ class _Part:
     degraded: tuple[str, ...]  # what that makes of their record
 
 
-def wait_for_all(rank: Rank) -> list[int]:
-    """Rank 0 waits for the other ranks. Returns those that are gone."""
+def wait_for_all(rank: Rank) -> None:
+    """Rank 0 waits until the other ranks have ended or are gone."""
+    with contextlib.suppress(StoreLostError):
+        wait_for(rank, but=())
+
+
+def wait_for(rank: Rank, but: Container[int]) -> None:
+    """Wait until all ranks but these have ended or are gone. Raises StoreLostError."""
     stop = rank.stop
-    try:
-        return rank.heartbeat.wait_for_all(
-            lambda: GONE_AFTER_STOP_S if stop.requested else GONE_AFTER_S
-        )
-    except StoreLostError:
-        return []
+    rank.heartbeat.wait_for_others(
+        lambda: GONE_AFTER_STOP_S if stop.requested else GONE_AFTER_S, but
+    )
 
 
 def lead(
     rank: Rank, assignment: Assignment, replica: Replica, renderer: Renderer, journal: Journal
 ) -> None:
     """Take batches, render and write them."""
-    crashes = Crashes(rank.store, rank.world.rank)
+    crashes = _crashes(rank, assignment)
     rank.stop.on_request = crashes.clear
     clock = _Clock(assignment.begun)
     writer = Writer(
@@ -62,12 +67,13 @@ def lead(
         journal,
         rank.store,
         assignment.launch,
+        Owned.of(rank.folder, assignment.launch, rank.job.part).check,
         regenerate=rank.job.regenerate,
     )
     most = assignment.manifest.max_failures
     failures = Failures(rank.store, len(assignment.plan), is_watching=most is None)
     leader = _Leader(rank, assignment, replica, renderer, writer, crashes, failures)
-    with writer, _worked(journal, clock, replica.layout.replica):
+    with crashes, writer, _worked(journal, clock, replica.layout.replica):
         try:
             for window in leader.windows():
                 leader.render_and_write(window, clock)
@@ -96,14 +102,20 @@ class _Leader:
         strategy begins together."""
         layout, pending = self.replica.layout, self.assignment.pending
         mine = take(self.rank.store, pending, layout.replica, layout.replicas)
-        mine = self.replica.broadcast_batches(_until_stop(self.rank, self.assignment, mine))
         left_over = _leftovers(self.rank, self.assignment, self.replica)
-        left_over = _until_stop(self.rank, self.assignment, left_over)
         most, own = self.assignment.manifest.strategy.window, frozenset[int]()
         if most > 1:
             own = frozenset(shard(pending, layout.replica, layout.replicas))
-        yield from windows(mine, most, own)
-        yield from windows(left_over, most, own)
+        with self.replica.batches_broadcast() as broadcast:
+            for numbers in (mine, left_over):
+                yield from windows(broadcast(self._until_stop(numbers)), most, own)
+
+    def _until_stop(self, numbers: Iterator[int]) -> Iterator[int]:
+        most = self.assignment.manifest.max_failures
+        for number in numbers:
+            if self.rank.stop.requested or _too_many_failures(self.rank.store, most):
+                return
+            yield number
 
     def render_and_write(self, window: Sequence[int], clock: "_Clock") -> None:
         """Batches, one after another, to the writer. Raises DroppedError, GaveUpError, and what
@@ -131,8 +143,11 @@ class _Leader:
                 if limit is None or result.task.index < limit:
                     self.writer.put(result)
                 self.failures.note(result.error if isinstance(result, Failure) else None)
-            if rendered.error is not None:
-                raise self._for_all(rendered.error, part)
+            error = self._for_all(rendered.error, part) if rendered.error else None
+            if error is not None and not isinstance(error, DroppedError):
+                raise error
+        if error is not None:
+            raise error  # a stop: the images are not to blame
 
     def _for_all(self, error: Exception, part: _Part) -> Exception:
         """What breaks one rank of a replica ends all of its ranks, and is recorded for the images
@@ -148,20 +163,39 @@ class _Leader:
         return lost
 
 
-def follow(assignment: Assignment, replica: Replica, renderer: Renderer, journal: Journal) -> None:
+def follow(
+    rank: Rank, assignment: Assignment, replica: Replica, renderer: Renderer, journal: Journal
+) -> None:
     """Compute along with the leader, who writes. What only this rank knows of a failure, it records
     itself."""
-    for number in replica.receive_batches():
-        for part in _parts(assignment, number):
-            error = renderer.render(part.tasks, part.degraded).error
-            if error is None:
-                continue
+    with _crashes(rank, assignment) as crashes:
+        rank.stop.on_request = crashes.clear
+        numbers = replica.receive_batches()
+        for part in itertools.chain.from_iterable(_parts(assignment, n) for n in numbers):
+            with crashes.during([task.index for task in part.tasks]):
+                error = renderer.render(part.tasks, part.degraded).error
             if isinstance(error, DroppedError | GaveUpError):
                 return
-            if isinstance(error, StoreLostError):
-                raise error
-            _record_lost(assignment, part, error, journal)
-            raise ReplicaLostError(str(error)) from error
+            _raise_lost(assignment, part, error, journal)
+
+
+def _raise_lost(
+    assignment: Assignment, part: _Part, error: Exception | None, journal: Journal
+) -> None:
+    """On a follower: raises what ends the replica, if anything does, and records it."""
+    if error is None:
+        return
+    if isinstance(error, StoreLostError):
+        raise error
+    _record_lost(assignment, part, error, journal)
+    raise ReplicaLostError(str(error)) from error
+
+
+def _crashes(rank: Rank, assignment: Assignment) -> Crashes:
+    trace = rank.folder.own / f"crash-{rank.world.rank}"
+    is_restarted = rank.world.max_restarts > 0
+    path = files.temporary_path(trace, assignment.launch) if is_restarted else None
+    return Crashes(rank.store, rank.world.rank, path)
 
 
 def _record_lost(assignment: Assignment, part: _Part, error: Exception, journal: Journal) -> None:
@@ -203,7 +237,7 @@ def _worked(journal: Journal, clock: _Clock, replica: int) -> Iterator[None]:
 
 def _own_fingerprints(assignment: Assignment) -> Fingerprints:
     """Hashes for the writer's thread: the assignment's own may be in use on the main one."""
-    return Fingerprints(assignment.manifest, model.identity(assignment.manifest.model))
+    return copy.copy(assignment.fingerprints)
 
 
 def _parts(assignment: Assignment, number: int) -> Iterator[_Part]:
@@ -215,14 +249,6 @@ def _parts(assignment: Assignment, number: int) -> Iterator[_Part]:
         yield _Part(tasks, () if indices == batch else ("batch split",))
 
 
-def _until_stop(rank: Rank, assignment: Assignment, numbers: Iterator[int]) -> Iterator[int]:
-    most = assignment.manifest.max_failures
-    for number in numbers:
-        if rank.stop.requested or _too_many_failures(rank.store, most):
-            return
-        yield number
-
-
 def _too_many_failures(store: Store, most: int | None) -> bool:
     if most is None:
         return False
@@ -232,18 +258,27 @@ def _too_many_failures(store: Store, most: int | None) -> bool:
 
 
 def _leftovers(rank: Rank, assignment: Assignment, replica: Replica) -> Iterator[int]:
-    """Rank 0 waits for the others, then takes the batches that dead ones had begun."""
-    if rank.world.rank or not replica.is_alone or not wait_for_all(rank):
+    """The first replica waits for the others. Then it makes what no journal has: batches that dead
+    ones had begun, or that a counter in the store gave to nobody. Counters only share out the work.
+    """
+    if replica.layout.replica or isinstance(rank.store, LocalStore):
         return
-    plan = assignment.plan
-    done = merge(rank.folder.journals, len(plan)).done
-    wanted = wanted_images(plan, rank.job.limit, rank.job.part)
-    for number in assignment.pending:
-        tasks = [plan.task(index) for index in plan.batch(number) if wanted[index]]
-        if any(not _is_made(task, assignment.fingerprints, done) for task in tasks):
-            yield number
+    with contextlib.suppress(StoreLostError):
+        wait_for(rank, but=replica.members)
+        plan, journals = assignment.plan, rank.folder.journals
+        record = merge(journals, len(plan))
+        wanted = wanted_images(plan, rank.job.limit, rank.job.part)
+        for number in assignment.pending:
+            tasks = [plan.task(index) for index in plan.batch(number) if wanted[index]]
+            if not all(_is_settled(task, assignment, record) for task in tasks):
+                yield number
 
 
-def _is_made(task: Task, fingerprints: Fingerprints, done: Mapping[int, Done]) -> bool:
-    known = done.get(task.index)
-    return known is not None and known.fingerprint == fingerprints.of(task)
+def _is_settled(task: Task, assignment: Assignment, record: MergedRecord) -> bool:
+    """Whether a journal says that an image is done, or that it failed in this launch."""
+    fingerprint = assignment.fingerprints.of(task)
+    done, failed = record.done.get(task.index), record.failed.get(task.index)
+    if done is not None and done.fingerprint == fingerprint:
+        return True
+    is_new = failed is not None and failed.generation >= assignment.generation
+    return is_new and failed is not None and failed.fingerprint == fingerprint

@@ -110,11 +110,10 @@ class Plan:
         self._expand()
 
     def _merge(self, own: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """A prompt's parameters over the manifest's, and its number of images. Null removes one."""
+        """A prompt's parameters over the manifest's, and its number of images, 1 for null."""
         merged = {**self.manifest.parameters, **own}
         count = merged.pop("num_images_per_prompt", None)
-        present = {key: value for key, value in merged.items() if value is not None}
-        return present, count if isinstance(count, int) else 1
+        return merged, count if isinstance(count, int) else 1
 
     def _expand(self) -> None:
         """One pass over the prompts: where their images begin, seeds in range, batches."""
@@ -279,7 +278,8 @@ class _BatchBuilder:
 
 def _batch_key(parameters: Mapping[str, Any]) -> str:
     """Equal for images that fit into one batch: the same parameters, but for the texts' values."""
-    return canonical({name: "" if is_text(name) else value for name, value in parameters.items()})
+    texts = {name: "" for name, value in parameters.items() if is_text(name) and value is not None}
+    return canonical({**parameters, **texts})
 
 
 class Fingerprints:
@@ -294,6 +294,11 @@ class Fingerprints:
         common = canonical({"model": dict(model), "dtype": manifest.dtype})
         self._common = hashlib.sha256(common.encode())
         self._parameters: tuple[Mapping[str, Any], str] = ({}, "{}")
+
+    @property
+    def common(self) -> str:
+        """The hash of what all images share: the model and the dtype."""
+        return self._common.hexdigest()
 
     def of(self, task: Task) -> str:
         """32 hexadecimal digits."""

@@ -7,7 +7,7 @@ from runner.errors import ExitCode, FolderError, InterruptedRunError
 from runner.folder import summary
 from runner.folder.counts import Launch, count, exit_code
 from runner.folder.journal import merge
-from runner.folder.lock import guard
+from runner.folder.lock import Owned, guard
 from runner.folder.reports import rebuild
 from runner.folder.scan import scan
 from runner.plan import wanted_images
@@ -20,11 +20,17 @@ __all__ = ["report"]
 PATIENCE_S = 600.0  # for a sibling shard that writes the reports of a million images
 
 
-def report(rank: Rank, assignment: Assignment, launch: Launch) -> ExitCode:
-    """Rebuild the reports from all journals, and say in one line how it went. Raises
+def report(
+    rank: Rank, assignment: Assignment, launch: Launch, *, is_refused: bool = False
+) -> ExitCode:
+    """Rebuild the reports from all journals, and say in one line how it went, except where the
+    launch was refused: that has a line already. Raises
     InterruptedRunError where the prompts are no longer there: then summary.json alone is written.
+    Raises TakenOverError where the folder is another job's by now: then nothing is written.
     """
     folder, job, plan = rank.folder, rank.job, assignment.plan
+    check = Owned.of(folder, assignment.launch, job.part).check
+    check()
     launch.seconds = round(time.monotonic() - assignment.begun, 3)
     wanted = wanted_images(plan, job.limit, job.part)
     with contextlib.ExitStack() as stack:
@@ -40,12 +46,16 @@ def report(rank: Rank, assignment: Assignment, launch: Launch) -> ExitCode:
         except InterruptedRunError:
             counts = count(record.states_by_journals(), record, wanted, launch)
             values = summary.summarize("interrupted", counts, launch, account)
-            summary.write_summary(folder, values, launch.id)
+            summary.write_summary(folder, values, launch.id, check)
             raise
         counts = count(states, record, wanted, launch)
         values = summary.conclude(counts, launch, account, assignment.manifest.max_failures)
-        rebuild(folder, plan, record, states, launch.id)
-        summary.write_summary(folder, values, launch.id)
+        rebuild(folder, plan, record, states, launch.id, check)
+        summary.write_summary(folder, values, launch.id, check)
+        if not counts.left:  # whatever stopped a rank, another one made its images
+            folder.forget_refusal(job.part)
+    if is_refused:
+        return ExitCode.REFUSED
     made = values["made"] if assignment.pending else 0
     if counts.truncated:
         say(summary.truncation_notice(counts))

@@ -12,9 +12,16 @@ import secrets
 import time
 from collections.abc import Iterator
 
-from runner.errors import ExitCode, InterruptedRunError, RefusedError, already_printed
+from runner.errors import (
+    ExitCode,
+    InterruptedRunError,
+    RefusedError,
+    RunnerError,
+    TakenOverError,
+    already_printed,
+)
 from runner.folder.counts import Counts, Launch
-from runner.folder.lock import FolderLock
+from runner.folder.lock import FolderLock, Owned, note_refusal
 from runner.folder.merged_record import Account
 from runner.folder.paths import OutputFolder
 from runner.folder.space import notice
@@ -25,8 +32,8 @@ from runner.launch.stop import Stop
 from runner.launch.store import StoreLostError, connect
 from runner.launch.world import World
 from runner.lead import wait_for_all
-from runner.prepare.assignment import broadcast, broadcast_error, receive
-from runner.prepare.notices import demo_notices
+from runner.prepare.assignment import Assignment, broadcast, broadcast_error, receive
+from runner.prepare.notices import model_notices
 from runner.prepare.prepare import Preparation, prepare
 from runner.prepare.rank import Job, Rank
 from runner.report import report
@@ -45,23 +52,29 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
         if world.rank == 0:
             return _run_on_rank_0(rank)
         assignment = receive(rank)
-        render_and_write_batches(rank, assignment)
+        with _refusal_noted(rank, assignment):
+            render_and_write_batches(rank, assignment)
         return ExitCode.COMPLETE  # rank 0 reports on the whole job
 
 
 def _run_on_rank_0(rank: Rank) -> ExitCode:
-    lock = FolderLock(rank.folder, secrets.token_hex(4), rank.job.part)
+    launch_id = secrets.token_hex(4)
+    lock = FolderLock(rank.folder, launch_id, rank.job.part, on_lost=rank.stop.request)
+    rank.stop.on_cut = lock.release
     started = time.time()
     try:
         prepared = _look_and_check(rank, lock)
         broadcast(rank, prepared.assignment)
         launch = _launch_of(prepared, rank.world, started)
-        _announce(rank, prepared, launch)
+        _announce(rank, prepared, launch, lock)
         _work_and_wait(rank, prepared, launch, lock)
         code = report(rank, prepared.assignment, launch)
         if rank.stop.is_final or code == ExitCode.FAILED:
             _let_no_restart_go_on(rank, code)
         return code
+    except TakenOverError as error:
+        _let_no_restart_go_on(rank, error.exit_code)
+        raise
     finally:
         lock.release()
 
@@ -103,10 +116,32 @@ def _look_and_check(rank: Rank, lock: FolderLock) -> Preparation:
     try:
         return prepare(rank, lock)
     except BaseException as error:
+        if isinstance(error, RunnerError):  # first: the launcher ends us once another rank exits
+            say(str(error))
+            error.is_printed = True
         with contextlib.suppress(StoreLostError):
             broadcast_error(rank.store, error)
         if isinstance(error, RefusedError):
             _let_no_restart_go_on(rank, error.exit_code)
+        raise
+
+
+@contextlib.contextmanager
+def _refusal_noted(rank: Rank, assignment: Assignment) -> Iterator[None]:
+    """What is found wrong with the model only while it loads is a refusal like those before: it
+    is noted for `status`, printed by one rank, and no restart tries again."""
+    try:
+        yield
+    except RefusedError as error:
+        owned = Owned.of(rank.folder, assignment.launch, rank.job.part)
+        with contextlib.suppress(OSError):
+            note_refusal(rank.folder, error, owned, rank.job.part)
+        _let_no_restart_go_on(rank, error.exit_code)
+        with contextlib.suppress(StoreLostError):
+            error.is_printed = rank.store.add("refused") > 1
+        if not error.is_printed:
+            say(str(error), every_rank=True)
+            error.is_printed = True
         raise
 
 
@@ -126,18 +161,19 @@ def _launch_of(prepared: Preparation, world: World, started: float) -> Launch:
     )
 
 
-def _announce(rank: Rank, prepared: Preparation, launch: Launch) -> None:
+def _announce(rank: Rank, prepared: Preparation, launch: Launch, lock: FolderLock) -> None:
     """Say what is to do, and write the first summary; nothing where nothing is to do."""
     assignment = prepared.assignment
     if not assignment.pending:
         return
     room = notice(rank.folder, assignment.plan, prepared.missing)
-    for line in filter(None, (*demo_notices(assignment.plan), room)):
+    remarks = map(str, rank.job.loaded.remarks)
+    for line in filter(None, (*remarks, *model_notices(assignment.plan), room)):
         say(line)
     say(_greeting(len(assignment.pending), prepared.finished, launch))
     counts = Counts(len(assignment.plan), done=prepared.finished)
     summary = summarize("running", counts, launch, Account())
-    write_summary(rank.folder, summary, launch.id)
+    write_summary(rank.folder, summary, launch.id, lock.check)
 
 
 def _greeting(batches: int, finished: int, launch: Launch) -> str:
@@ -159,14 +195,17 @@ def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: Fold
         report(rank, assignment, launch)
         lock.release()
 
+    rank.stop.on_cut = on_lost
     batches_at_once = min(launch.replicas, len(assignment.pending))
     first = batches_at_once * assignment.manifest.largest_batch
     with Progress(rank.store, prepared.missing, launch.started, first):
         try:
-            render_and_write_batches(rank, assignment, prepared.renderer, on_lost)
-        except Exception:
+            with _refusal_noted(rank, assignment):
+                render_and_write_batches(rank, assignment, prepared.renderer, on_lost)
+        except Exception as error:
+            is_refused = isinstance(error, RefusedError)
             with contextlib.suppress(OSError, InterruptedRunError):
-                report(rank, assignment, launch)
+                report(rank, assignment, launch, is_refused=is_refused)
             raise
         finally:
             rank.heartbeat.end()

@@ -38,7 +38,8 @@ def render_and_write_batches(
     rank.stop.watch_file(rank.folder.stop_file(rank.job.part))
     layout = assignment.manifest.strategy.layout(world)
     if assignment.pending and world.local_rank == 0:
-        _fetch_model(rank, assignment)  # for all ranks of this node
+        with rank.stop.loading():
+            _fetch_model(rank, assignment)  # for all ranks of this node
     if layout.is_idle or not shard(assignment.pending, layout.replica, layout.replicas):
         return
     journal = Journal(rank.folder.journals, assignment.generation, world.rank, assignment.launch)
@@ -91,17 +92,19 @@ def _make_images(
     device = set_device(rank.world, share=strategy.shares_node)
     expected = None
     if assignment.compares_first:  # made by one rank alone, before the replica's process group
-        expected = expected_image(rank, assignment, replica, folder, device)
+        with rank.stop.loading():
+            expected = expected_image(rank, assignment, replica, folder, device)
     group = replica_group(rank.world, replica.layout, device, binds_device=not strategy.own_groups)
     with group:
         if renderer is None:
-            renderer = _load(rank, assignment, replica, folder, device)
+            with rank.stop.loading():
+                renderer = _load(rank, assignment, replica, folder, device)
         if assignment.compares_first:
             check_first_image(rank, assignment, replica, renderer, expected)
         if replica.layout.is_leader:
             lead(rank, assignment, replica, renderer, journal)
         else:
-            follow(assignment, replica, renderer, journal)
+            follow(rank, assignment, replica, renderer, journal)
 
 
 def _load(

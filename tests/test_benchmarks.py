@@ -45,6 +45,7 @@ def test_help(
         ("throughput.py --batch-size abc", "abc: not a whole number from 1 to 1000000"),
         ("throughput.py --json {folder}", "{folder}: a folder"),
         ("startup.py --runs 0", "0: not a whole number from 1 to 1000000"),
+        ("identity.py --gib 0", "0: not a whole number from 1 to 1000"),
         ("compiled.py --runs 0", "0: not a whole number from 1 to 1000000"),
         ("png_level.py --images 401", "401: not a whole number from 1 to 400"),
         ("steady_memory.py --images 20", "20: not a whole number from 200 to 3968"),

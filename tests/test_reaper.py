@@ -18,7 +18,7 @@ def test_that_does_not_end(tmp_path):
     job = Job(tmp_path, 2)
     process = job.start(processes=2, hooks={"seconds": 3600})
     subprocess.run(["sh", "-c", "setsid sleep 3600 &"])
-    job.wait_until_rendering(0, 300)
+    job.wait_for_process_at(0, timeout_s=300)
     token = os.environ[NAME]
     wait_for(lambda: len(list(having(token))) >= 5, 300)  # the server, torchrun, two ranks, sleep
     Path("token.part").write_text(token)

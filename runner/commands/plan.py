@@ -24,7 +24,7 @@ from runner.model import files as model
 from runner.plan import Fingerprints, Plan, Task
 from runner.prepare.batch_sizes import is_open
 from runner.prepare.look import Look, look
-from runner.prepare.notices import demo_notices
+from runner.prepare.notices import model_notices
 from runner.prepare.preflight import check
 from runner.prepare.strategy import conditions_of, settle
 from runner.say import answer, to_json
@@ -112,7 +112,7 @@ def _check(seen: Look, world: World, machine: Machine | None, *, as_json: bool) 
 def _remarks(seen: Look) -> list[str]:
     """What to know of the plan before the start."""
     plan = seen.plan
-    remarks = demo_notices(plan)
+    remarks = [*map(str, seen.loaded.remarks), *model_notices(plan)]
     if is_open(seen.manifest):
         remarks.append(_OPEN_BATCHES)
     if len(plan) > ADVISE_FOLDERS and not seen.manifest.output.images_per_folder:

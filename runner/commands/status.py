@@ -9,6 +9,7 @@ from typing import Any
 from runner.errors import DiskError, ExitCode, FolderError, RefusedError
 from runner.folder import summary
 from runner.folder.counts import Launch, count
+from runner.folder.owners import live_parts
 from runner.folder.paths import OutputFolder, os_errors_as_refusals
 from runner.folder.refuse import refuse
 from runner.folder.reports import rebuild
@@ -38,7 +39,7 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Part | None) -
     folder = OutputFolder(output, loaded.manifest.output)
     folder.check()
     seen = look(loaded, folder)
-    if (why := folder.refusal()) and not seen.live:
+    if (why := folder.refusal(part)) and not _works(seen, part):
         raise RefusedError(f"the last launch was refused: {why}")
     if seen.recorded is None:
         return _never_run(seen)
@@ -62,6 +63,11 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Part | None) -
     is_of_all = limit is None and part is None and known.get("outcome") == "limited"
     remedy = REST_OF_A_PART if is_of_all else summary.GO_ON
     return {**values, "sentence": summary.sentence(values, counts, folder, remedy)}
+
+
+def _works(seen: Look, part: Part | None) -> bool:
+    """Whether a job works on this part, or on any part."""
+    return part in live_parts(seen.folder) if part else bool(seen.live)
 
 
 def _launch_of(seen: Look, known: Mapping[str, Any], *, is_running: bool) -> Launch:

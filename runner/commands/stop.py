@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from runner.folder.lock import live_parts
+from runner.folder.owners import live_parts
 from runner.folder.paths import OutputFolder
 from runner.manifest.load import Loaded
 from runner.say import answer

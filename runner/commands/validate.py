@@ -13,3 +13,5 @@ def validate(loaded: Loaded) -> None:
     plan = Plan(loaded.manifest, loaded.prompts, loaded.root)
     prompts, images = counted(len(loaded.prompts), "prompt"), counted(len(plan), "image")
     answer(f"{loaded.path}: good; {prompts}, {images}")
+    for remark in loaded.remarks:
+        answer(str(remark))

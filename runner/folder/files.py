@@ -4,17 +4,26 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from runner.errors import DiskError
 
-__all__ = ["DISK_ERRORS", "create", "is_claim", "replace", "temporary_launch"]
+__all__ = [
+    "DISK_ERRORS",
+    "create",
+    "is_claim",
+    "no_check",
+    "replace",
+    "temporary_launch",
+    "temporary_path",
+]
 
 TEMPORARY = ".part"  # the ending of a file that is being written
 # .000001.png.5f3a90c2.0a0b0c0d.part: the file's name, the launch that writes it, random digits
 TEMPORARY_NAME = re.compile(
-    r"\.(\d{6,}\.png|[a-z0-9-]+\.(jsonl?|yaml))\.(?P<launch>[0-9a-f]{8})\.[0-9a-f]{8}\.part",
+    r"\.(\d{6,}\.png|[a-z0-9-]+\.(jsonl?|yaml)|(refused|crash)[0-9a-z-]*)"
+    r"\.(?P<launch>[0-9a-f]{8})\.[0-9a-f]{8}\.part",
     re.ASCII,
 )
 CLAIM = ".claim"  # the ending of a file whose content is the launch that may take the name
@@ -23,16 +32,24 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EOPNOTSUPP}
 
 
-def create(path: Path, chunks: Iterable[bytes], launch: str) -> None:
-    """Write a new file, whole and durable.
+def no_check() -> None:
+    """For files that no other job could own."""
+
+
+def create(
+    path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[], None] = no_check
+) -> None:
+    """Write a new file, whole and durable. `check` is called just before the file gets its name,
+    and may raise.
 
     Raises FileExistsError where the name is taken, and DiskError for any other error of the disk:
     it is full, read-only, broken or gone.
     """
     temporary = _write(path, chunks, launch)
     try:
+        check()
         _link(temporary, path, launch)
-    except FileExistsError:
+    except (FileExistsError, DiskError):
         raise
     except OSError as error:
         raise _disk_error(error, path) from error
@@ -40,14 +57,25 @@ def create(path: Path, chunks: Iterable[bytes], launch: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def replace(path: Path, chunks: Iterable[bytes], launch: str) -> None:
+def replace(
+    path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[], None] = no_check
+) -> None:
     """As `create`, but over an existing file: a reader sees the old bytes or the new ones."""
     temporary = _write(path, chunks, launch)
     try:
+        check()
         os.replace(temporary, path)
+    except DiskError:
+        raise
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise _disk_error(error, path) from error
+    finally:
+        temporary.unlink(missing_ok=True)  # it has its final name, or something went wrong
+
+
+def temporary_path(path: Path, launch: str) -> Path:
+    """A name beside `path` that no other file has. Later launches remove such a file."""
+    return path.parent / f".{path.name}.{launch}.{secrets.token_hex(4)}{TEMPORARY}"
 
 
 def temporary_launch(name: str) -> str | None:
@@ -63,7 +91,7 @@ def is_claim(name: str) -> bool:
 
 def _write(path: Path, chunks: Iterable[bytes], launch: str) -> Path:
     """Write the bytes to a temporary file beside `path`, and wait until the disk has them."""
-    temporary = path.parent / f".{path.name}.{launch}.{secrets.token_hex(4)}{TEMPORARY}"
+    temporary = temporary_path(path, launch)
     try:
         path.parent.mkdir(exist_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

@@ -6,7 +6,7 @@ still there.
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from runner.folder import files
@@ -19,12 +19,19 @@ MANY_JOURNALS = 1000  # more are packed
 MANY_LINES = 10_000  # so many outdated lines, and more of them than of valid ones, are packed
 
 
-def pack(folder: Path, record: MergedRecord, live: set[str], launch: str) -> None:
+def pack(
+    folder: Path,
+    record: MergedRecord,
+    live: set[str],
+    launch: str,
+    check: Callable[[], None] = files.no_check,
+) -> None:
     """Put what the clean journals of ended launches say into one file and remove them, where there
     are many or most of their lines are outdated.
 
     `live` are the launches that may still write, looked up after the merge. Nothing is lost in a
-    crash, or where a sibling shard reads or packs at the same time. Raises DiskError.
+    crash, or where a sibling shard reads or packs at the same time. `check` is called before the
+    new file gets its name. Raises DiskError.
     """
     valid = len(record.done) + len(record.failed)
     if len(record.journals) <= MANY_JOURNALS and record.lines <= 2 * valid + MANY_LINES:
@@ -35,7 +42,7 @@ def pack(folder: Path, record: MergedRecord, live: set[str], launch: str) -> Non
         if journal_launch(name) not in live and name not in record.unclean
     ]
     path = folder / f"{record.generation:06d}-packed-{launch}.jsonl"
-    files.replace(path, _packed(record, set(ended)), launch)
+    files.replace(path, _packed(record, set(ended)), launch, check)
     _sync(folder)
     for name in ended:
         with contextlib.suppress(FileNotFoundError):  # a sibling shard removed it

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ REPORT_KEYS = {  # that the first line of each report has, and no file of anothe
     "failures.jsonl": {"index", "prompt", "kind", "error"},
     "summary.json": {"outcome", "exit_code", "images", "done", "missing", "launch", "replicas"},
 }
+NOTE_NAME = re.compile(r"refused(-\d+-of-\d+)?", re.ASCII)
 MOST_BYTES = 1 << 24  # that are read of a report to recognize it
 HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your own manifest.\n"
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -50,7 +52,7 @@ class OutputFolder:
         self.journals = self.own / "journal"
         self.locks = self.own / "locks"
         self.trial = self.own / "trial.json"
-        self.refused = self.own / "refused"
+        self.model = self.own / "model.json"  # what the files of a local model were
         self.compared = self.own / "compared"  # see prepare/proof.py
         self.manifest = directory / "manifest.yaml"
         self.metadata = directory / "metadata.jsonl"
@@ -62,7 +64,11 @@ class OutputFolder:
 
     def stop_file(self, part: tuple[int, int] | None) -> Path:
         """The file that asks a job to stop by being there; each job of an array has its own."""
-        return self.own / (f"stop-{part[0]}-of-{part[1]}" if part else "stop")
+        return self.own / _with_part("stop", part)
+
+    def refusal_note(self, part: tuple[int, int] | None) -> Path:
+        """The file that says why the last launch was refused; each job of an array has its own."""
+        return self.own / _with_part("refused", part)
 
     @os_errors_as_refusals()
     def prepare(self) -> None:
@@ -79,7 +85,7 @@ class OutputFolder:
         guards = (self.locks / name for name in ("guard", "batches", "report"))
         for path in (self.dir, self.own, self.journals, self.locks, *self._image_folders()):
             _refuse_unless(stat.S_ISDIR, path)
-        for path in (*reports, *guards, self.trial, self.refused):
+        for path in (*reports, *guards, self.trial, self.model, *self._refusal_notes()):
             _refuse_unless(stat.S_ISREG, path)
         for path in reports:
             if path.exists() and not _is_report(path):
@@ -88,23 +94,39 @@ class OutputFolder:
                     f"another folder: --output DIR"
                 )
 
-    def refusal(self) -> str:
-        """Why the last launch was refused; "" where it was not."""
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISREG(self.refused.lstat().st_mode):
-                return self.refused.read_text(encoding="utf-8", errors="replace")
+    def refusal(self, part: tuple[int, int] | None = None) -> str:
+        """Why the last launch of this part was refused, or of any part; "" where it was not."""
+        notes = (self.refusal_note(part), self.refusal_note(None)) if part else None
+        for path in notes or self._refusal_notes():
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISREG(path.lstat().st_mode):
+                    return path.read_text(encoding="utf-8", errors="replace")
         return ""
+
+    def forget_refusal(self, part: tuple[int, int] | None) -> None:
+        """Remove the note of a part, or all notes."""
+        for path in [self.refusal_note(part)] if part else self._refusal_notes():
+            path.unlink(missing_ok=True)
 
     def ask_to_stop(self, part: tuple[int, int] | None) -> None:
         """Make the stop file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
         os.close(os.open(self.stop_file(part), flags, 0o666))
 
+    def _refusal_notes(self) -> list[Path]:
+        if not self.own.is_dir():
+            return []
+        return [path for path in sorted(self.own.iterdir()) if NOTE_NAME.fullmatch(path.name)]
+
     def _image_folders(self) -> list[Path]:
         """Everything that has the name of an image folder."""
         if not self.images_per_folder or not self.dir.is_dir():
             return []
         return [path for path in self.dir.iterdir() if is_folder_name(path.name)]
+
+
+def _with_part(name: str, part: tuple[int, int] | None) -> str:
+    return f"{name}-{part[0]}-of-{part[1]}" if part else name
 
 
 def _refuse_unless(is_right: Callable[[int], bool], path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,16 +73,21 @@ def _crc(image: "Image") -> str:
     return f"{zlib.crc32(image.tobytes()):08x}"
 
 
-def commit(path: Path, data: bytes, launch: str) -> Committed | None:
-    """Write a new image; None where the name is taken. Raises DiskError as `files.create` does."""
+def commit(
+    path: Path, data: bytes, launch: str, check: Callable[[], None] = files.no_check
+) -> Committed | None:
+    """Write a new image; None where the name is taken. Calls `check` and raises DiskError as
+    `files.create` does."""
     try:
-        files.create(path, (data,), launch)
+        files.create(path, (data,), launch, check)
     except FileExistsError:
         return None
     return Committed(len(data), zlib.crc32(data))
 
 
-def overwrite(path: Path, data: bytes, launch: str) -> Committed:
+def overwrite(
+    path: Path, data: bytes, launch: str, check: Callable[[], None] = files.no_check
+) -> Committed:
     """As `commit`, but over an existing image."""
-    files.replace(path, (data,), launch)
+    files.replace(path, (data,), launch, check)
     return Committed(len(data), zlib.crc32(data))

@@ -1,6 +1,6 @@
 """metadata.jsonl and failures.jsonl: the images that are there, and those that failed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pydantic_core
@@ -15,13 +15,20 @@ __all__ = ["rebuild"]
 
 
 def rebuild(
-    folder: OutputFolder, plan: Plan, record: MergedRecord, states: bytearray, launch: str
+    folder: OutputFolder,
+    plan: Plan,
+    record: MergedRecord,
+    states: bytearray,
+    launch: str,
+    check: Callable[[], None] = files.no_check,
 ) -> None:
-    """Write both reports again from the journals, in index order, line by line."""
-    files.replace(folder.metadata, _metadata(folder, plan, record, states), launch)
+    """Write both reports again from the journals, in index order, line by line. `check` is called
+    before each of them gets its name."""
+    files.replace(folder.metadata, _metadata(folder, plan, record, states), launch, check)
     if FAILED in states or SKIPPED in states:
-        files.replace(folder.failures, _failures(plan, record, states), launch)
+        files.replace(folder.failures, _failures(plan, record, states), launch, check)
     else:
+        check()
         folder.failures.unlink(missing_ok=True)
 
 

@@ -39,8 +39,8 @@ def scan(folder: OutputFolder, total: int) -> Scan:
                 _add(inner, f"{entry.name}/", folder.images_per_folder, found)
         else:
             _add(entry, "", folder.images_per_folder, found)
-    if folder.journals.is_dir():
-        for entry in _entries(folder.journals):
+    for directory in filter(Path.is_dir, (folder.own, folder.journals)):
+        for entry in _entries(directory):
             _add_temporary(entry, found)
     return found
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -63,9 +63,15 @@ def conclude(
     return summarize(outcome(counts, gave_up=gave_up), counts, launch, account)
 
 
-def write_summary(folder: OutputFolder, summary: Mapping[str, Any], launch: str) -> None:
+def write_summary(
+    folder: OutputFolder,
+    summary: Mapping[str, Any],
+    launch: str,
+    check: Callable[[], None] = files.no_check,
+) -> None:
+    """Write summary.json. `check` is called before it gets its name."""
     data = json.dumps(summary, ensure_ascii=False, indent=2) + "\n"
-    files.replace(folder.summary, (data.encode(),), launch)
+    files.replace(folder.summary, (data.encode(),), launch, check)
 
 
 def read_summary(folder: OutputFolder) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Survey:
     states: bytearray  # one byte an image: see merged_record.py
     todo: bytearray  # one byte an image: 1 where it must be made
     changed: list[int] = field(default_factory=list)  # whole, with another fingerprint
+    cause: str = "the manifest changed since"  # of that
     damaged: list[int] = field(default_factory=list)  # written by the runner, but not whole
     adopted: dict[int, Done] = field(default_factory=dict)  # whole, but in no journal
     foreign: list[Path] = field(default_factory=list)  # not written by the runner

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from runner.launch.store import Store, StoreLostError
 
@@ -47,13 +47,12 @@ class Heartbeat:
             time.sleep(POLL_S)
         return self.store.get(key)  # it may have been set before the stop
 
-    def wait_for_all(self, patience_s: Callable[[], float]) -> list[int]:
-        """Wait until each other rank has ended, or its heartbeat has stood still for `patience_s`.
-
-        Returns the ranks that are gone without having ended, those of earlier calls included.
-        """
+    def wait_for_others(self, patience_s: Callable[[], float], but: Container[int]) -> None:
+        """Wait until each other rank, except these, has ended, or its heartbeat has stood still for
+        `patience_s`. Ranks that were gone in an earlier call are not waited for again."""
         watch = _Watch(self.store, 0)
-        waiting = set(range(self.world_size)) - {self.rank, *self._gone}
+        others = set(range(self.world_size)) - {self.rank, *self._gone}
+        waiting = {rank for rank in others if rank not in but}
         while waiting:
             if self.store.add("ended", 0) >= self.world_size:
                 break
@@ -65,7 +64,6 @@ class Heartbeat:
                     waiting.discard(rank)
                     self._gone.append(rank)
             time.sleep(POLL_S)
-        return self._gone
 
     def watch(self, patience_s: float = 30.0) -> Callable[[int], bool]:
         """A function: whether a rank is gone, with no heartbeat for so long and not ended."""

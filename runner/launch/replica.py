@@ -81,18 +81,23 @@ class Replica:
 
     # --- which batch ---------------------------------------------------------------------------
 
-    def broadcast_batches(self, numbers: Iterable[int]) -> Iterator[int]:
-        """On the leader: the same batches, each broadcast before it begins, and then their end."""
-        if self.is_alone:
-            yield from numbers
-            return
-        try:
+    @contextlib.contextmanager
+    def batches_broadcast(self) -> Iterator[Callable[[Iterable[int]], Iterator[int]]]:
+        """On the leader: a function from batches to the same batches, each broadcast before it
+        begins. At the end the followers learn that no more come."""
+
+        def broadcast(numbers: Iterable[int]) -> Iterator[int]:
             for number in numbers:
-                self._broadcast_batch(number)
+                if not self.is_alone:
+                    self._broadcast_batch(number)
                 yield number
+
+        try:
+            yield broadcast
         finally:  # also when the leader takes no more
-            with contextlib.suppress(StoreLostError):
-                self._broadcast_batch(END)
+            if not self.is_alone:
+                with contextlib.suppress(StoreLostError):
+                    self._broadcast_batch(END)
 
     def receive_batches(self) -> Iterator[int]:
         """On a follower: the batches that the leader broadcasts, until their end."""

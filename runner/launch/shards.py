@@ -2,7 +2,8 @@
 
 With R replicas, a shard is every R-th of the batches to make. Each replica first takes its own
 shard, then helps the others. Taking a batch is one atomic operation, so no batch is given out twice
-while the store lives.
+while the store lives. The counters only share out the work. What is done, the journals say: in the
+end the first replica makes what none of them has.
 """
 
 import random

@@ -16,6 +16,7 @@ from runner.launch.world import World
 __all__ = ["LocalStore", "Store", "StoreLostError", "connect", "raw_store"]
 
 CONNECT_TIMEOUT_S = 60.0
+LOOPBACK = "127.0.0.1"
 AGENT_TIMEOUT_S = 10.0  # short: the agent serves the store before it starts us
 ANSWER_TIMEOUT_S = 10.0  # an operation normally takes less than a millisecond
 T = TypeVar("T")
@@ -157,6 +158,12 @@ def connect(world: World) -> Store:
     return _TcpStore(_Client(store), f"{world.restart}/")
 
 
+def _is_loopback(host: str) -> bool:
+    """Whether all processes run on this host, if they reach the store by this name. A host's own
+    name does not say so: it may stand for the loopback on that host alone."""
+    return host == "localhost" or host.startswith("127.")
+
+
 def _check_agent(world: World) -> None:
     """Raises OSError if no agent listens: it died after it started us. torch's client would try for
     two minutes."""
@@ -168,16 +175,21 @@ def raw_store(world: World, part: str = "", *, serves: bool = False) -> Any:
     """torch's client of the launcher's store. Its keys are separate for each run and `part`; with
     `serves` this process hosts the store.
 
-    Raises RuntimeError if the store cannot be reached.
+    Raises RuntimeError or OSError if the store cannot be reached.
     """
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+    # torch itself would listen on all interfaces, without a password.
+    is_local = _is_loopback(world.master_addr)
+    host = LOOPBACK if is_local else world.master_addr
+    listener = socket.create_server((host, world.master_port)) if serves and is_local else None
     store = TCPStore(
-        world.master_addr,
+        host,
         world.master_port,
         is_master=serves,
         timeout=timedelta(seconds=CONNECT_TIMEOUT_S),
         wait_for_workers=False,
+        master_listen_fd=None if listener is None else listener.detach(),
     )
     run = f"runner/{world.run_id}"
     return PrefixStore(f"{run}/{part}" if part else run, store)

@@ -3,17 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from runner.errors import ManifestError, Problem
 from runner.manifest.prompt_file import FilePrompts
 from runner.manifest.prompts import Prompt, PromptFile
 from runner.manifest.schema import Manifest
-from runner.manifest.words import explain
+from runner.manifest.words import MAX_VALUE, explain
 from runner.manifest.yaml_tree import Node, document, set_value
+from runner.say import cut
 
-__all__ = ["Loaded", "load", "parse"]
+__all__ = ["Loaded", "Parsed", "load", "parse"]
+
+MAX_BYTES = 256 << 20  # of a manifest
+ONE_FILE = (".safetensors", ".gguf", ".ckpt")  # no hub ID ends like these
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,15 @@ class Loaded:
     prompts: Sequence[Prompt]
     path: Path
     root: Node  # of the manifest's file, for the lines in later messages
+    remarks: tuple[Problem, ...] = ()  # what is no fault, but may not be what its author means
+
+
+class Parsed(NamedTuple):
+    """A manifest without its prompt file."""
+
+    manifest: Manifest
+    root: Node
+    remarks: tuple[Problem, ...]
 
 
 def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
@@ -31,28 +46,47 @@ def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
 
     Raises ManifestError with every problem of the manifest, then of the prompt file.
     """
-    manifest, root = parse(path, sets)
+    manifest, root, remarks = parse(path, sets)
     manifest = _with_model_path(manifest, root, path.parent)
     if not isinstance(manifest.prompts, PromptFile):
         prompts = tuple(item.to_prompt() for item in manifest.prompts)
-        return Loaded(manifest, prompts, path, root)
+        return Loaded(manifest, prompts, path, root, remarks)
     file = _path(root, ("prompts", "file"), path.parent, manifest.prompts.file)
     if not file.is_file():
         place = root.walk(("prompts", "file")).place
         raise ManifestError([Problem(place, f"no prompt file {file.resolve()}")])
     # The output folder holds the manifest as run: from there only the full path is right.
     manifest = manifest.model_copy(update={"prompts": PromptFile(file=str(file.resolve()))})
-    return Loaded(manifest, FilePrompts(file, str(file)), path, root)
+    return Loaded(manifest, FilePrompts(file, str(file)), path, root, remarks)
 
 
 def _with_model_path(manifest: Manifest, root: Node, folder: Path) -> Manifest:
     """With the full path of a local model."""
     name = manifest.model.id
     path = _path(root, ("model", "id"), folder, name)
-    if name == "demo" or not (_is_path(name) or path.is_dir()):
+    if name == "demo":
+        return manifest
+    if path.is_file() or (path.suffix.lower() in ONE_FILE and not path.is_dir()):
+        message = f"model.id: {cut(name, MAX_VALUE)}: {_advice(path)}"
+        raise ManifestError([Problem(root.walk(("model", "id")).place, message)])
+    if not (_is_path(name) or path.is_dir()):
         return manifest
     spec = manifest.model.model_copy(update={"id": str(path.resolve())})
     return manifest.model_copy(update={"model": spec})
+
+
+def _advice(path: Path) -> str:
+    """What to do with a model that is one file."""
+    kind = path.suffix.lower()
+    if kind == ".gguf":
+        return "one part of a model; name the hub ID or the folder of the whole model"
+    if kind not in ONE_FILE:
+        return "is a file; a model is a folder, a hub ID or demo"
+    call = f"from_single_file({path.name!r}).save_pretrained({path.stem!r})"
+    return (
+        f"a model in one file, and the runner takes a folder; make one with the class of its "
+        f"pipeline, as in diffusers.StableDiffusionXLPipeline.{call}"
+    )
 
 
 def _path(root: Node, key: tuple[str, ...], folder: Path, name: str) -> Path:
@@ -73,37 +107,66 @@ def _is_path(model_id: str) -> bool:
     return model_id.startswith(("/", "./", "../", "~")) or model_id in (".", "..")
 
 
-def parse(path: Path, sets: Sequence[str] = ()) -> tuple[Manifest, Node]:
+def parse(path: Path, sets: Sequence[str] = ()) -> Parsed:
     """The manifest without its prompt file, and its tree, for the lines in later messages.
 
     Raises ManifestError with every problem.
     """
-    root, problems = document(_read(path), str(path))
+    root, problems, remarks = document(_read(path), str(path))
     for assignment in sets:
         set_value(root, assignment)
     if not isinstance(root.value, dict):
         raise ManifestError([Problem(root.place, "a manifest is a mapping: model: …, prompts: …")])
+    faults: list[_Fault] = []
     try:
         manifest = Manifest.model_validate(root.plain())
     except ValidationError as error:
-        for fault in error.errors():
-            if fault["type"] == "too_short" and fault["input"]:
-                continue  # pydantic counts the good prompts; each bad one has a fault of its own
-            node, found, place = root.walk(fault["loc"])
-            problems.append(Problem(place, explain(Manifest, fault, found, node.text)))
-    if problems:
-        raise ManifestError(sorted(dict.fromkeys(problems), key=_by_line))
-    return manifest, root
+        faults = [_Fault(root, fault) for fault in error.errors(include_url=False)]
+    if problems or faults:
+        raise _refusal(problems, faults)
+    return Parsed(manifest, root, tuple(remarks))
 
 
-def _by_line(problem: Problem) -> tuple[str, int]:
-    name, _, line = problem.place.rpartition(":")
-    return (name, int(line)) if line.isdecimal() else (problem.place, 0)
+class _Fault:
+    """A fault that pydantic found, and where the file has it."""
+
+    def __init__(self, root: Node, fault: ErrorDetails) -> None:
+        self.details = fault
+        self.node, self.path, self.place = root.walk(fault["loc"])
+
+    def problem(self) -> Problem:
+        return Problem(self.place, explain(Manifest, self.details, self.path, self.node.text))
+
+
+def _refusal(problems: Sequence[Problem], faults: Sequence[_Fault]) -> ManifestError:
+    """All problems in the order of the file. To put a fault into words takes long, so it is done
+    only for those that are shown."""
+    # pydantic counts the good prompts; each bad one has a fault of its own.
+    known = [f for f in faults if not (f.details["type"] == "too_short" and f.details["input"])]
+    known.sort(key=lambda fault: _line(fault.place))
+    said = dict.fromkeys(problems)
+    rest = 0
+    for fault in known:
+        if len(said) < len(problems) + ManifestError.shown:
+            said[fault.problem()] = None
+        else:
+            rest += 1
+    return ManifestError(sorted(said, key=lambda problem: _line(problem.place)), rest)
+
+
+def _line(place: str) -> tuple[str, int]:
+    name, _, line = place.rpartition(":")
+    return (name, int(line)) if line.isdecimal() else (place, 0)
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            message = f"more than {MAX_BYTES >> 20} MiB; put the prompts into a file of their own"
+            raise ManifestError([Problem(str(path), message)])
+        return data.decode("utf-8-sig")
     except OSError as error:
         raise ManifestError([Problem(str(path), error.strerror or str(error))]) from None
     except UnicodeDecodeError as error:

@@ -71,13 +71,14 @@ class FilePrompts(Sequence[Prompt]):
         self._has_overrides.append(prompt.seed is not None or bool(prompt.parameters))
 
     def _lines(self) -> Iterator[tuple[int, int, bytes]]:
-        """Number from 1, offset and bytes of each line, without a byte order mark."""
+        """Number from 1, offset and bytes of each line, without a byte order mark: files that were
+        joined have one in the middle, too."""
         with self._open() as file:
             if file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                 raise ManifestError([Problem(f"{self.shown}:1", "UTF-16 text; save it as UTF-8")])
             start = 0
             for number, line in enumerate(file, 1):
-                yield number, start, _without_mark(line, start)
+                yield number, start, line.removeprefix(codecs.BOM_UTF8)
                 start += len(line)
 
     def _open(self) -> io.BufferedReader:
@@ -138,7 +139,7 @@ class FilePrompts(Sequence[Prompt]):
                     file.seek(start)
                 line = file.readline()
                 position = start + len(line)
-                yield self._reread(place, _without_mark(line, start))
+                yield self._reread(place, line.removeprefix(codecs.BOM_UTF8))
 
     def _reread(self, place: int, line: bytes) -> Prompt:
         if _sum(line) != self._line_sums[place]:
@@ -146,11 +147,6 @@ class FilePrompts(Sequence[Prompt]):
                 f"{self.where(place)}: not what it was when the job began; {UNDO}"
             )
         return self._format.reread(line)
-
-
-def _without_mark(line: bytes, start: int) -> bytes:
-    """A byte order mark is one only at the start of the file; elsewhere it is text."""
-    return line if start else line.removeprefix(codecs.BOM_UTF8)
 
 
 def _sum(line: bytes) -> int:

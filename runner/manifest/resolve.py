@@ -10,6 +10,7 @@ from pydantic import Field
 import runner
 from runner import demo
 from runner.manifest.schema import BatchSizes, Manifest, SeedSpec, lift
+from runner.manifest.yaml_tree import EXPONENT
 from runner.settings import Settings, Text
 from runner.strategies import Strategy
 
@@ -72,6 +73,13 @@ def versions() -> dict[str, str]:
     return {"runner": runner.__version__, **installed}
 
 
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Puts a text such as "1e1" in quotes: among parameters it is read as a number."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, [*"-+0123456789"])
+
+
 def dump(manifest: Manifest) -> str:
     """A resolved manifest as YAML, from which `load` reads an equal one."""
     values = manifest.model_dump(exclude_none=True, exclude_defaults=True)
@@ -81,10 +89,9 @@ def dump(manifest: Manifest) -> str:
     prompts = values.pop("prompts")
     if not isinstance(prompts, dict):
         prompts = [item["prompt"] if len(item) == 1 else item for item in prompts]
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return yaml.dump(
         {**values, "prompts": prompts},
-        Dumper=dumper,
+        Dumper=_Dumper,
         sort_keys=False,
         allow_unicode=True,
         width=10_000,

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from runner.manifest.suggestions import models_at, nearest, suggestion
-from runner.manifest.yaml_tree import Odd
+from runner.manifest.yaml_tree import NOT_FINITE, Odd
 from runner.say import cut
 
 __all__ = ["MAX_VALUE", "explain"]
@@ -92,6 +92,8 @@ def _reason(fault: Mapping[str, Any], text: str) -> str:
     if kind == "string_type":
         return _no_text(value, text)
     if kind == "invalid-json-value" and isinstance(value, Odd):
+        if value.reading == NOT_FINITE:
+            return f"{NOT_FINITE}; write a finite one"
         number = f"write {value.plain}, or " if value.plain else ""
         return f'YAML reads it as {value.reading}; {number}quote it: "{_shown(str(value))}"'
     if kind not in WORDS:

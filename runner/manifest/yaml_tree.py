@@ -18,7 +18,18 @@ import yaml
 from runner.errors import ManifestError, Problem
 from runner.say import cut
 
-__all__ = ["MAX_DEPTH", "TOO_DEEP", "Found", "Node", "Odd", "document", "set_value"]
+__all__ = [
+    "EXPONENT",
+    "MAX_DEPTH",
+    "NOT_FINITE",
+    "TOO_DEEP",
+    "Document",
+    "Found",
+    "Node",
+    "Odd",
+    "document",
+    "set_value",
+]
 
 MAX_DEPTH = 60  # levels below the top of a file
 TOO_DEEP = f"nested too deep: {MAX_DEPTH} levels at most"
@@ -26,7 +37,15 @@ MAX_ALIASED = 100_000  # nodes that aliases may add: an alias bomb has millions
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
+_KINDS = ("bool", "null", "int", "float", "timestamp")
+_UNFIT = "does not fit its value, or is not supported; remove it"
+NOT_FINITE = "a number that is not finite"
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_OCTAL = re.compile(r"[-+]?0[0-7]+")
+EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")  # text in YAML 1.1 only
+_LIKE_TEXT = re.compile(r"\s*(- +)*([\w.]+: +)?[-@`%\[{&*!|>\"']")  # a value that begins like this
+_LINE_END = re.compile("\r\n|[\r\n\x85\u2028\u2029]")  # as YAML counts lines
+_COMMENT = re.compile(r"\s+(#\S.*)")  # a comment that may be text: `# a note` has a blank
 _FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][-+]?[0-9]+)?")
 
 
@@ -94,20 +113,32 @@ class Found(NamedTuple):
     place: str  # of its key; an item of a list has none, so its own
 
 
-def document(text: str, name: str) -> tuple[Node, list[Problem]]:
-    """The one document in `text`, and its problems; `name` is the file's name in messages.
+class Document(NamedTuple):
+    """A file's tree, what is wrong in it, and where YAML takes part of a prompt for something else:
+    that is no fault."""
+
+    root: Node
+    problems: list[Problem]
+    remarks: list[Problem]
+
+
+def document(text: str, name: str, above: Sequence[str] = ()) -> Document:
+    """The one document in `text`; `name` is the file's name in messages, `above` the keys under
+    which it will stand.
 
     Raises ManifestError if no tree can be built: not YAML, no document, two documents, too deep.
     """
     try:
-        builder = _Builder(text, name)
-        return builder.build(), builder.problems
+        builder = _Builder(text, name, above)
+        return Document(builder.build(), builder.problems, builder.remarks())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = _place(name, mark.line) if mark else name
         reason = " ".join(str(part) for part in (error.context, error.problem) if part)
         if "character escape code" in reason:
             reason += "; write the character itself: YAML has no pairs like JSON's \\ud83e\\udd8a"
+        elif mark:
+            reason += _hint(text, mark, reason)
         raise ManifestError([Problem(place, f"not YAML: {reason}")]) from None
     except yaml.reader.ReaderError as error:
         character = chr(error.character)
@@ -115,6 +146,18 @@ def document(text: str, name: str) -> tuple[Node, list[Problem]]:
         reason = f"the character {character!r} is not allowed as it is"
         remedy = f"remove it, or write {repr(character)[1:-1]} in double quotes"
         raise ManifestError([Problem(place, f"not YAML: {reason}; {remedy}")]) from None
+
+
+def _hint(text: str, mark: Any, reason: str) -> str:
+    """What to do about a line that is not YAML, where it looks like text that wants quotes."""
+    line = text.splitlines()[mark.line] if mark.line < len(text.splitlines()) else ""
+    if line[mark.column : mark.column + 1] == "\t":
+        return "; indent with blanks: YAML takes no tabs there"
+    if "mapping values are not allowed" in reason:
+        return '; a text that has ": " in it must stand in quotes'
+    if _LIKE_TEXT.match(line):
+        return "; if this is text, put all of it in quotes"
+    return ""
 
 
 def _merged(mappings: Sequence[Node]) -> Node:
@@ -148,7 +191,7 @@ def set_value(root: Node, assignment: str) -> None:
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise ManifestError([Problem(place, "must look like key=value or key.key=value")])
-    value, problems = document(text or "null", place)
+    value, problems, _ = document(text or "null", place, keys)
     if problems:
         raise ManifestError(problems)
     if len(keys) + value.depth() > MAX_DEPTH:
@@ -194,9 +237,15 @@ def _moved(node: Node, place: str) -> Node:
 class _Builder:
     """Recursive descent over the parser's events; depth is bounded, so recursion is safe."""
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str, name: str, above: Sequence[str]) -> None:
         self.loader = _Loader(text)
+        # Only a comment needs them.
+        self.lines = _LINE_END.split(text) if "#" in text else []
         self.name = name
+        self.above = [*above]  # the keys that lead to the value that is read now
+        self.used: set[str] = set()  # anchors that an alias names
+        self.labels: dict[str, str] = {}  # anchors of prompts → their places
+        self.cut: list[Problem] = []  # prompts that end where a comment begins
         self.problems: list[Problem] = []
         self.anchors: dict[str, tuple[Node, int]] = {}  # with the number of nodes below
         self.open: set[str] = set()
@@ -239,6 +288,8 @@ class _Builder:
             self.open.add(anchor)
         if isinstance(event, yaml.ScalarEvent):
             node = Node(self._scalar(event, place), place, event.value)
+            if "prompts" in self.above and isinstance(node.value, str):
+                self._look_for_more(event, place)
         else:
             self._refuse_tag(event, place)
             is_mapping = isinstance(event, yaml.MappingStartEvent)
@@ -254,6 +305,7 @@ class _Builder:
         if anchor is None or anchor not in self.anchors:
             raise ManifestError([Problem(place, f"*{anchor} has no &{anchor} before it")])
         node, size = self.anchors[anchor]
+        self.used.add(anchor)
         self.count += size
         self.aliased += size
         if self.aliased > MAX_ALIASED:
@@ -277,7 +329,10 @@ class _Builder:
         while not self.loader.check_event(yaml.MappingEndEvent):
             event = self.loader.peek_event()
             key_place = self._place(event)
-            key, value = self._node(depth + 1), self._node(depth + 1)
+            key = self._node(depth + 1)
+            self.above.append(key.text)
+            value = self._node(depth + 1)
+            self.above.pop()
             if _is_merge(event):
                 sources += self._sources(value)
             elif self._is_new(key, places, key_place):
@@ -305,17 +360,42 @@ class _Builder:
             self.problems.append(Problem(node.place, "<< takes a mapping or a list of them"))
         return sources
 
+    def _look_for_more(self, event: Any, place: str) -> None:
+        """Note what follows a prompt without quotes, and what YAML takes from its start."""
+        if event.anchor:
+            self.labels[event.anchor] = place
+        end = event.end_mark
+        is_plain = event.style in (None, "") and end.line < len(self.lines)
+        found = _COMMENT.match(self.lines[end.line], end.column) if is_plain else None
+        if found:
+            words = f'YAML takes "{cut(found[1].rstrip(), 60)}" as a comment'
+            remedy = "quote the whole text if it is part of it"
+            self.cut.append(Problem(_place(self.name, end.line), f"{words}; {remedy}"))
+
+    def remarks(self) -> list[Problem]:
+        """What YAML takes from prompts, without a fault."""
+        labels = (
+            Problem(place, f'YAML takes "&{name}" as an anchor; quote the text if it is part of it')
+            for name, place in self.labels.items()
+            if name not in self.used
+        )
+        return [*self.cut, *labels]
+
     def _refuse_tag(self, event: Any, place: str) -> None:
         if event.tag not in (None, "!", f"{_TAG}map", f"{_TAG}seq"):
             self.problems.append(Problem(place, f"the tag {event.tag} is not supported; remove it"))
 
     def _scalar(self, event: Any, place: str) -> Any:
-        tag = event.tag
+        tag, text = event.tag, event.value
         if tag is None or tag == "!":
-            tag = self.loader.resolve(yaml.ScalarNode, event.value, event.implicit)
-        elif not tag.startswith(_TAG):
-            self.problems.append(Problem(place, f"the tag {tag} is not supported; remove it"))
-        kind, text = tag.removeprefix(_TAG), event.value
+            tag = self.loader.resolve(yaml.ScalarNode, text, event.implicit)
+        elif tag == f"{_TAG}str":
+            return text
+        elif not self._fits(tag, text):
+            shown = tag.replace(_TAG, "!!")
+            self.problems.append(Problem(place, f"the tag {cut(shown, 60)} {_UNFIT}"))
+            return text
+        kind = tag.removeprefix(_TAG)
         if kind == "bool":
             return text.lower() in ("yes", "true", "on")
         if kind == "null":
@@ -324,12 +404,18 @@ class _Builder:
             return _integer(text)
         if kind == "float":
             is_plain = _FLOAT.fullmatch(text) and math.isfinite(float(text))
-            return float(text) if is_plain else _odd_number(text)
+            return float(text) if is_plain else _odd_number(text, kind)
         if kind == "timestamp":
             return Odd(text, "a date")
-        if kind not in ("str", "merge", "value"):
-            self.problems.append(Problem(place, f"the tag !!{kind} is not supported; remove it"))
+        if event.implicit[0] and "parameters" in self.above and EXPONENT.fullmatch(text):
+            return float(text) if math.isfinite(float(text)) else Odd(text, NOT_FINITE)
         return text
+
+    def _fits(self, tag: str, text: str) -> bool:
+        """Whether the text means by itself what its tag says. YAML has `!!float 1`, too."""
+        plain = self.loader.resolve(yaml.ScalarNode, text, (True, False))
+        is_float = (tag, plain) == (f"{_TAG}float", f"{_TAG}int")
+        return tag.removeprefix(_TAG) in _KINDS and (tag == plain or is_float)
 
 
 def _integer(text: str) -> int | Odd:
@@ -337,15 +423,23 @@ def _integer(text: str) -> int | Odd:
     if _DECIMAL.fullmatch(text) and len(text) <= 100:
         return int(text)
     if len(text) > 100:
-        return Odd(text[:20] + "…", "a number of more than 100 digits")
-    return _odd_number(text)
+        return Odd(cut(text, 20), "a number of more than 100 digits")
+    return _odd_number(text, "int")
 
 
-def _odd_number(text: str) -> Odd:
+def _odd_number(text: str, kind: str) -> Odd:
+    """A number that YAML 1.1 knows in a form of its own: 0x10, 010, 1_000, 12:30, .inf."""
+    reader = yaml.constructor.SafeConstructor()
+    read = reader.construct_yaml_int if kind == "int" else reader.construct_yaml_float
     try:
-        number = yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError):
+        number = read(yaml.ScalarNode(f"{_TAG}{kind}", text))
+    except (ValueError, OverflowError):
         return Odd(text, "a number")
     if not math.isfinite(number):
-        return Odd(text, "a number that is not finite")
-    return Odd(text, f"the number {number}", str(number))
+        return Odd(text, NOT_FINITE)
+    if ":" in text:
+        return Odd(text, f"the number {number}")  # a time was meant, or a ratio
+    plain = str(number)
+    if _OCTAL.fullmatch(text) and int(text) != number:
+        plain = f"{int(text)}, or {number} if octal is meant"
+    return Odd(text, f"the number {number}", plain)

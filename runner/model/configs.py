@@ -1,13 +1,14 @@
 """What a model's configs say: its classes, heads, and how many tokens an image has."""
 
-import json
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.errors import ModelError
-from runner.model.files import index_of
+from runner.model.json_file import read_json
+from runner.model.pipeline_index import index_of
 
 __all__ = ["ModelConfigs", "divisors", "takes_padded_heads"]
 
@@ -16,6 +17,10 @@ __all__ = ["ModelConfigs", "divisors", "takes_padded_heads"]
 FIXED_TEXT = {"FluxTransformer2DModel": 512, "Flux2Transformer2DModel": 512}
 VARYING_TEXT = {"QwenImageTransformer2DModel": 512}
 MASKED_TEXT = ("LTXVideoTransformer3DModel", "LTX2VideoTransformer3DModel")  # a single text too
+# Pipelines that halve their latents once more, which their configs do not say; and those that count
+# on one VAE, whose pixels a latent are a number in their code. As in diffusers 0.42.1.
+HALVING = ("ZImagePipeline", "ZImageOmniPipeline", "Lumina2Pipeline", "QwenImage21Pipeline")
+OWN_FACTOR = {"QwenImage21Pipeline": 16, "BriaFiboPipeline": 16}
 DEFAULT_LATENTS = 128  # latents a side where height and width are left to the pipeline
 TEXTS_AT_ONCE = 1000
 
@@ -52,9 +57,28 @@ class ModelConfigs:
     def config_of(self, component: str) -> dict[str, Any]:
         return _read(self.folder / component / "config.json")
 
+    def class_of(self, component: str) -> Any:
+        """A component's class. Raises ModelError for one that is not installed."""
+        library, name = self.index[component]
+        # A safety checker's library is a module of diffusers' pipelines.
+        modules = (f"diffusers.pipelines.{library}", library)
+        found = next(filter(importlib.util.find_spec, modules), None)
+        model_class = getattr(importlib.import_module(found), name, None) if found else None
+        if not isinstance(model_class, type):
+            raise ModelError(
+                f"{self.folder / 'model_index.json'}: {component}: {library} has no class {name}; "
+                f"install the version of {library} that the model was saved with"
+            )
+        return model_class
+
     @property
     def scheduler_config(self) -> dict[str, Any]:
         return _read(self.folder / "scheduler" / "scheduler_config.json")
+
+    @property
+    def scheduler_class(self) -> str:
+        entry = self.index.get("scheduler")
+        return str(entry[1]) if isinstance(entry, list) else ""
 
     @property
     def networks(self) -> list[str]:
@@ -107,6 +131,9 @@ class ModelConfigs:
     @property
     def vae_factor(self) -> int:
         """Pixels a latent along one side."""
+        known = OWN_FACTOR.get(self.pipeline_class) or self.vae.get("spatial_compression_ratio")
+        if isinstance(known, int):
+            return known
         if self.vae.get("block_out_channels"):
             return int(2 ** (len(self.vae["block_out_channels"]) - 1))
         return int(2 ** len(self.vae.get("temperal_downsample", (1, 1, 1))))
@@ -116,6 +143,8 @@ class ModelConfigs:
         """What height and width must be multiples of: pixels a latent times the transformer's patch
         (FLUX and Qwen-Image pack 2×2 latents before it, and so have 4 times the VAE's channels).
         1 where the VAE's config does not say."""
+        if self.pipeline_class in HALVING:
+            return 2 * self.vae_factor
         if not (self.vae.get("block_out_channels") or self.vae.get("temperal_downsample")):
             return 1
         transformer = self.config_of("transformer")
@@ -135,6 +164,11 @@ class ModelConfigs:
         """Numbers a token in the transformer."""
         head = self.config.get("attention_head_dim")
         return self.heads * head if self.heads and isinstance(head, int) else default
+
+    @property
+    def decoder_class(self) -> str:
+        entry = self.index.get("vae")
+        return str(entry[1]) if isinstance(entry, list) and len(entry) > 1 else ""
 
     def decoder_channels(self, default: int) -> int:
         """Channels of the decoder's last wide layer, which is as large as the image."""
@@ -179,8 +213,4 @@ class ModelConfigs:
 
 def _read(path: Path) -> dict[str, Any]:
     """A JSON object; empty where there is no such file. Raises ModelError."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}; download the model again") from None
-    return values if isinstance(values, dict) else {}
+    return read_json(path) if path.exists() else {}

@@ -10,16 +10,16 @@ import json
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["is_proven", "proven_pipelines"]
+__all__ = ["is_proven"]
 
 TRIED = ("data_parallel", "device_map", "phases")  # by the suite
 
 
 @functools.cache
-def proven_pipelines() -> dict[str, Any]:
-    """Class → {"batch": "any" or 1, "strategies": [...]}; empty with another diffusers."""
+def _pipelines() -> dict[str, Any]:
+    """Class → what is proven of it; empty with another diffusers."""
     values = json.loads((files("runner.model") / "proven.json").read_text(encoding="utf-8"))
-    if values["diffusers"] != importlib.metadata.version("diffusers"):
+    if values["versions"]["diffusers"] != importlib.metadata.version("diffusers"):
         return {}
     return dict(values["pipelines"])
 
@@ -27,7 +27,7 @@ def proven_pipelines() -> dict[str, Any]:
 def is_proven(class_name: Any, strategy: str) -> bool:
     """Whether a test compares this pipeline's images with those of plain diffusers. `strategy` is a
     kind, or `phases`."""
-    about = proven_pipelines().get(class_name) if isinstance(class_name, str) else None
+    about = _pipelines().get(class_name) if isinstance(class_name, str) else None
     if about is None:
         return False
     return strategy not in TRIED or strategy in about["strategies"]

@@ -2,12 +2,13 @@
 downloaded."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from runner.errors import ModelError
 from runner.model import files as model
 from runner.model import safetensors_header
 from runner.model.spec import ModelSpec
+from runner.model.weight_files import to_read, weight_files
 
 __all__ = ["DTYPE_BYTES", "component_bytes"]
 
@@ -36,7 +37,10 @@ def component_bytes(spec: ModelSpec, dtype: str) -> dict[str, int]:
             return safetensors_header.tensors(folder / name)
         return model.hub_header(spec, name)
 
-    read = {name: _read_files(name, names, spec.variant) for name in index}
+    read = {
+        name: [f"{name}/{file.name}" for file in to_read(weight_files(names, name), spec.variant)]
+        for name in index
+    }
     headers = {name: [header(file) for file in files] for name, files in read.items() if files}
     sizes = {name: sum(_bytes(header, dtype) for header in of) for name, of in headers.items()}
     if not sizes:
@@ -45,20 +49,6 @@ def component_bytes(spec: ModelSpec, dtype: str) -> dict[str, int]:
             f"strategy than auto, and leave --devices out"
         )
     return sizes
-
-
-def _read_files(component: str, names: Iterable[str], variant: str | None) -> list[str]:
-    """The safetensors of a component that would be read: the variant's, where it has one."""
-    plain, of_variant = [], []
-    for name in names:
-        folder, _, file = name.partition("/")
-        parts = file.split(".")
-        if folder == component and parts[-1] == "safetensors":
-            if len(parts) == 2:  # model.safetensors, model-00001-of-00002.safetensors
-                plain.append(name)
-            elif variant is not None and parts[1].startswith(variant):
-                of_variant.append(name)
-    return of_variant or plain
 
 
 def _bytes(tensors: Tensors, dtype: str) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import InterruptedRunError, RunnerError, already_printed
+from runner.errors import InterruptedRunError, ModelError, RunnerError, already_printed
 from runner.launch.shards import open_shards
 from runner.launch.store import Store
 from runner.manifest.load import Loaded
@@ -51,6 +51,7 @@ def broadcast(rank: Rank, assignment: Assignment) -> None:
         "generation": assignment.generation,
         "age_s": time.monotonic() - assignment.begun,
         "checksum": _checksum(rank.job.loaded),
+        "common": assignment.fingerprints.common,
         "resolved": assignment.resolved.model_dump(),
         "compares_first": assignment.compares_first,
         "deaths": list(assignment.deaths.items()),
@@ -82,6 +83,12 @@ def receive(rank: Rank) -> Assignment:
         )
     resolved = Resolved.model_validate(values["resolved"])
     manifest = fill(loaded.manifest, resolved)
+    fingerprints = Fingerprints(manifest, model.identity(manifest.model))
+    if values["common"] != fingerprints.common:
+        raise ModelError(
+            f"{manifest.model.id}: its files on this host are not those of rank 0's host; copy "
+            f"them anew"
+        )
     pending = array("Q")
     pending.frombytes(zlib.decompress(base64.b64decode(values["pending"])))
     return Assignment(
@@ -91,7 +98,7 @@ def receive(rank: Rank) -> Assignment:
         resolved=resolved,
         manifest=manifest,
         plan=Plan(manifest, loaded.prompts, loaded.root),
-        fingerprints=Fingerprints(manifest, model.identity(manifest.model)),
+        fingerprints=fingerprints,
         pending=pending,
         compares_first=values["compares_first"],
         deaths=dict(values["deaths"]),

@@ -8,10 +8,10 @@ import dataclasses
 import functools
 from dataclasses import dataclass
 
-from runner.errors import ManifestError, Problem
+from runner.errors import ManifestError, ModelError, Problem
 from runner.folder.journal import journal_launch, merge
-from runner.folder.lock import live_launches
 from runner.folder.merged_record import MergedRecord
+from runner.folder.owners import live_launches
 from runner.folder.paths import OutputFolder
 from runner.folder.refuse import refuse_to_draw
 from runner.folder.survey import Survey, survey
@@ -19,7 +19,9 @@ from runner.manifest.load import Loaded, parse
 from runner.manifest.resolve import Resolved, decide, fill
 from runner.manifest.schema import Manifest
 from runner.model import files as model
+from runner.model.json_file import read_json
 from runner.plan import Fingerprints, Plan
+from runner.units import first_few
 
 __all__ = ["Look", "look", "recorded_in"]
 
@@ -59,8 +61,14 @@ class Look:
         return plan
 
     @functools.cached_property
+    def model_files(self) -> dict[str, str]:
+        """The hash of each file of a local model."""
+        return model.digests(self.manifest.model)
+
+    @functools.cached_property
     def fingerprints(self) -> Fingerprints:
-        return Fingerprints(self.manifest, model.identity(self.manifest.model))
+        identity = model.identity(self.manifest.model, self.model_files)
+        return Fingerprints(self.manifest, identity)
 
     @functools.cached_property
     def record(self) -> MergedRecord:
@@ -76,7 +84,18 @@ class Look:
         """How each image stands. Launch `but` is our own. Files of a journal that ended without its
         last line are read whole, unless it lives or `trusts_journals`."""
         trusted = set(map(journal_launch, self.record.unclean)) if trusts_journals else self.live
-        return survey(self.folder, self.plan, self.fingerprints, self.record, trusted - {but})
+        found = survey(self.folder, self.plan, self.fingerprints, self.record, trusted - {but})
+        if found.changed and (files := self._changed_files()):
+            found.cause = f"{first_few(files)} of the model changed since"
+        return found
+
+    def _changed_files(self) -> list[str]:
+        """The model's files that are not what they were in the last run, as far as it is known."""
+        try:
+            before = read_json(self.folder.model)
+        except ModelError:
+            return []
+        return model.changed_files(before, self.model_files)
 
 
 def look(loaded: Loaded, folder: OutputFolder) -> Look:

@@ -1,16 +1,32 @@
-"""Remarks for the user about the bundled model, one line each."""
+"""Remarks for the user about the model, one line each."""
 
 import itertools
 
 from runner import demo
+from runner.model import files as model
+from runner.model.complete import without_variant
 from runner.plan import Plan
 
-__all__ = ["demo_notices"]
+__all__ = ["model_notices"]
 
 LOOKED_AT = 10_000  # prompts, for words that the demo model does not know
 
 
-def demo_notices(plan: Plan) -> list[str]:
+def model_notices(plan: Plan) -> list[str]:
+    """What the bundled model does not know, and components that lack the variant asked for."""
+    return [*_demo_notices(plan), *_variant_notices(plan)]
+
+
+def _variant_notices(plan: Plan) -> list[str]:
+    spec = plan.manifest.model
+    folder = model.local_folder(spec) if spec.variant else None
+    plain = without_variant(spec, folder) if folder else []
+    if not plain:
+        return []
+    return [f"{', '.join(plain)}: no variant {spec.variant}, so the plain weights are used"]
+
+
+def _demo_notices(plan: Plan) -> list[str]:
     """What the bundled model does not know; nothing for any other model."""
     if plan.manifest.model.id != "demo":
         return []

@@ -1,14 +1,18 @@
 """Settle the strategy, and check what configs and the machine rule out, before weights load."""
 
-from dataclasses import replace
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 from runner.errors import StrategyError
 from runner.launch.devices import Machine, set_device, this_machine
 from runner.launch.world import World
 from runner.model import files as model
+from runner.model.batching import one_at_a_time
+from runner.model.configs import ModelConfigs
 from runner.model.weights import component_bytes
-from runner.plan import Plan
+from runner.plan import Plan, Task
+from runner.prepare.effects import without_effect
 from runner.prepare.preflight import check
 from runner.prepare.proof import unproven
 from runner.render import compiled
@@ -48,8 +52,18 @@ def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
     if plan.manifest.compile:
         compiled.check(conditions, strategy, plan.manifest.on_out_of_memory)
     settled = plan.manifest.model_copy(update={"strategy": strategy})
-    remark = unproven(settled, conditions.folder)
-    return replace(found, remarks=[*found.remarks, *filter(None, [remark])])
+    of_model = (_one_at_a_time(plan, conditions.folder), unproven(settled, conditions.folder))
+    remarks = [*found.remarks, *without_effect(plan, conditions.folder), *filter(None, of_model)]
+    return dataclasses.replace(found, remarks=remarks)
+
+
+def _one_at_a_time(plan: Plan, configs: Path) -> str:
+    """A remark where a batch_size over 1 has no effect."""
+    found = ModelConfigs.read(configs)
+    why = one_at_a_time(found.pipeline_class, found.scheduler_class)
+    if plan.manifest.largest_batch == 1 or not why:
+        return ""
+    return f"batch_size has no effect, images are made one at a time: {why}"
 
 
 def conditions_of(
@@ -64,6 +78,7 @@ def conditions_of(
         dtype=manifest.dtype,
         batch_size=manifest.largest_batch,
         images=plan.tasks,
+        batches=None if manifest.batch_size == "auto" else lambda: _batches(plan),
         where=plan.where,
         device=device,
         component_bytes=lambda: component_bytes(manifest.model, manifest.dtype),
@@ -71,3 +86,9 @@ def conditions_of(
         planned=machine,
         trusts_code=manifest.model.trust_remote_code,
     )
+
+
+def _batches(plan: Plan) -> Iterator[list[Task]]:
+    """The tasks of each batch."""
+    for number in range(plan.batch_count):
+        yield [plan.task(index) for index in plan.batch(number)]

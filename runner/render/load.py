@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import gc
-import importlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +11,14 @@ from typing import Any
 
 import torch
 
-from runner.errors import ModelError
 from runner.launch.replica import Replica
 from runner.launch.stop import Stop
 from runner.launch.world import World
 from runner.manifest.schema import Manifest
-from runner.model.files import index_of
+from runner.model.configs import ModelConfigs
 from runner.plan import Task
 from runner.render.compiled import compile_blocks
+from runner.render.load_faults import model_faults
 from runner.render.pipeline import Pipeline
 from runner.strategies import DataParallel, StrategyBase
 
@@ -66,24 +65,25 @@ class ModelSource:
         import diffusers
 
         spec = self.manifest.model
-        return diffusers.DiffusionPipeline.from_pretrained(
-            self.folder,
-            dtype=self.dtype,
-            trust_remote_code=spec.trust_remote_code,
-            **self._common(),
-            **arguments,
-        )
+        with model_faults(spec.id):
+            return diffusers.DiffusionPipeline.from_pretrained(
+                self.folder,
+                dtype=self.dtype,
+                trust_remote_code=spec.trust_remote_code,
+                **self._common(),
+                **arguments,
+            )
 
     def component(self, name: str, *, model_class: Any = None, **arguments: Any) -> Any:
-        library, class_name = index_of(self.folder, self.manifest.model.id)[name]
-        model_class = model_class or getattr(importlib.import_module(library), class_name)
-        return model_class.from_pretrained(
-            self.folder,
-            subfolder=name,
-            dtype=self.dtype,
-            **self._common(),
-            **arguments,
-        )
+        with model_faults(self.manifest.model.id):
+            model_class = model_class or ModelConfigs.read(self.folder).class_of(name)
+            return model_class.from_pretrained(
+                self.folder,
+                subfolder=name,
+                dtype=self.dtype,
+                **self._common(),
+                **arguments,
+            )
 
     def _common(self) -> dict[str, Any]:
         spec = self.manifest.model
@@ -105,7 +105,7 @@ def load(
     comes_again: Callable[[Task], bool] = lambda task: False,
 ) -> Pipeline:
     """The manifest's pipeline from a model folder, where its strategy puts it. Raises ModelError
-    where diffusers refuses."""
+    for whatever is wrong with the model."""
     pipe = _load(manifest, folder, manifest.strategy, device, world)
     if manifest.compile:
         compile_blocks(pipe, manifest.dtype)
@@ -139,11 +139,8 @@ def _load(
     quiet_libraries()
     if device.type == "cpu":
         reuse_buffers()
-    try:
+    with model_faults(manifest.model.id):  # also where it is moved to the device
         pipe = strategy.load(ModelSource(folder, manifest), device, world)
-    except (OSError, ValueError, ImportError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"{manifest.model.id}: cannot be loaded: {lines[0]}") from error
     pipe.set_progress_bar_config(disable=True)
     return pipe
 

@@ -6,12 +6,12 @@ import stat
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from runner.errors import DiskError
+from runner.errors import RunnerError
 from runner.folder import png
 from runner.folder.journal import Journal
 from runner.folder.paths import OutputFolder
@@ -31,6 +31,7 @@ class Writer:
 
     A fault in one image fails that image. A fault of the disk, or of the writer itself, stops the
     writer; `put` raises it, and so does the end of the `with` block, which first writes what waits.
+    `check_owned` is called before each image and each journal line; it raises TakenOverError.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Writer:
         journal: Journal,
         store: Store,
         launch: str,
+        check_owned: Callable[[], None],
         *,
         regenerate: bool = False,
     ) -> None:
@@ -50,6 +52,7 @@ class Writer:
         self.journal = journal
         self.store = store
         self.launch = launch
+        self.check_owned = check_owned
         self.regenerate = regenerate
         self._queue: queue.Queue[Image | Failure | None] = queue.Queue(QUEUE_LENGTH)
         self._error: Exception | None = None
@@ -91,7 +94,7 @@ class Writer:
             return
         try:
             self._write(result)
-        except DiskError:
+        except RunnerError:  # the disk, or the folder is not ours any more
             raise
         except Exception as error:
             words = f"{type(error).__name__}: {error}"
@@ -110,9 +113,10 @@ class Writer:
                 return
             data = data or self._encode(image, fingerprint)
             commit = png.commit if held is None else png.overwrite
-            committed = commit(path, data, self.launch)
+            committed = commit(path, data, self.launch, self.check_owned)
             if committed is not None:
                 size, crc = committed
+                self.check_owned()
                 self.journal.done(task.index, fingerprint, size, crc, image.made)
                 self._count("finished")
                 return
@@ -135,6 +139,7 @@ class Writer:
         fingerprint = self.fingerprints.of(task)
         if self._fingerprint_there(task) == fingerprint:
             return
+        self.check_owned()
         self.journal.failed(task.index, fingerprint, failure.kind, failure.error, failure.trace)
         self._count("finished")
         if failure.kind != "skipped":

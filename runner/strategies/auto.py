@@ -74,10 +74,12 @@ def choose(job: JobSize, machine: Machine) -> Choice:
         return device_map, "each component fits on one device, but not all together"
     if job.largest > room:
         words = "the largest component does not fit on one device"
-        if machine.interconnect == "nvlink" and (strategy := _first(fitting, TensorParallel)):
+        is_fast = machine.interconnect == "nvlink"
+        if is_fast and (strategy := _first(fitting, TensorParallel)):
             return strategy, f"{words}, and NVLink is fast enough to share it"
         if device_map:
-            return device_map, f"{words}, and the interconnect is slow"
+            slow = "tensor parallel does not fit" if is_fast else "the interconnect is slow"
+            return device_map, f"{words}, and {slow}"
     for kind in (DeviceMap, TensorParallel, ContextParallel):
         if strategy := _first(fitting, kind):
             return strategy, "it is the first that fits"

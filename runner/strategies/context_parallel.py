@@ -16,7 +16,7 @@ from runner.model.configs import ModelConfigs, takes_padded_heads
 from runner.strategies.base import Resolution, Row, SequenceParallel, Source
 from runner.strategies.checks.backends import Backend, Needs, check_package, fault
 from runner.strategies.checks.conditions import Conditions
-from runner.strategies.checks.lengths import Length, lengths
+from runner.strategies.checks.lengths import Length, has_mask, lengths
 from runner.strategies.checks.proven import CP_MODELS, remarks
 from runner.strategies.checks.remedies import without_plan, working
 from runner.strategies.data_parallel import load_whole
@@ -91,7 +91,7 @@ class ContextParallel(SequenceParallel):
 
     def fault(self, conditions: Conditions, configs: ModelConfigs, counts: Sequence[Length]) -> str:
         """What is wrong with it for this model and these images; "" if nothing is."""
-        masks, is_ring = configs.has_mask(conditions.batch_size), self.ring_degree > 1
+        masks, is_ring = has_mask(conditions, configs), self.ring_degree > 1
         backend = self.attention_backend or "native"
         needs = Needs(conditions.target, conditions.dtype, is_ring, masks, conditions.trusts_code)
         wrong = fault(backend, needs)
@@ -163,7 +163,7 @@ class ContextParallel(SequenceParallel):
         """The tokens from which a text is right whatever its length; None where texts must
         divide."""
         must_divide = not self.anything or (
-            self.ulysses_degree > 2 and configs.has_mask(conditions.batch_size)
+            self.ulysses_degree > 2 and has_mask(conditions, configs)
         )
         return None if must_divide else self.ranks
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -14,8 +15,10 @@ from runner.launch.world import World
 from runner.model.configs import ModelConfigs
 from runner.strategies.base import Degree, Resolution, Row, Source, StrategyBase
 from runner.strategies.checks.conditions import Conditions
-from runner.strategies.engines.placement import Budget, alone_on, load_placed
+from runner.strategies.checks.phases import fault_of_phases, phases_of
+from runner.strategies.engines.placement import Budget, alone_on, load_placed, splitting
 from runner.strategies.estimate.fit import JobSize, in_components, in_phases
+from runner.strategies.estimate.places import parts_of, placed
 from runner.units import MAX_BYTES, bytes_in, counted
 
 if TYPE_CHECKING:
@@ -118,11 +121,32 @@ class DeviceMap(StrategyBase):
                 "{cpu: 8GiB} (the rest goes to disk), or data_parallel"
             )
         if not self.max_memory and not self.phases:
-            phases = "" if _lacking(conditions) else "phases: true or "
+            fault = fault_of_phases(ModelConfigs.read(conditions.folder))
+            phases = "" if fault else "phases: true or "
             raise StrategyError(
                 f"strategy: device_map does nothing without a GPU; give max_memory: "
                 f"{{cpu: 8GiB}} to keep the rest on disk, or use {phases}data_parallel"
             )
+        if self.max_memory:
+            self._check_room(conditions, {"cpu": self._given["cpu"]})
+
+    def _check_room(self, conditions: Conditions, budget: Budget) -> None:
+        """Whether the components that are loaded together have room."""
+        import torch
+
+        configs = ModelConfigs.read(conditions.folder)
+        together = phases_of(configs) if self.phases else [configs.networks]
+        for names in together:
+            dtype = getattr(torch, conditions.dtype)
+            placed([part for name in names for part in parts_of(configs, name, dtype)], budget)
+
+    @property
+    def _given(self) -> dict[str, int]:
+        """The bytes of max_memory."""
+        return {
+            name: size if isinstance(size, int) else bytes_in(size)
+            for name, size in (self.max_memory or {}).items()
+        }
 
     @property
     def _gpus_named(self) -> list[int]:
@@ -151,12 +175,11 @@ class DeviceMap(StrategyBase):
         return max(1, machine.devices // processes) * self.processes
 
     def _check_phases(self, conditions: Conditions) -> None:
-        lacking = _lacking(conditions)
-        if lacking:
+        fault = fault_of_phases(ModelConfigs.read(conditions.folder))
+        if fault:
             works_without = conditions.target != "cpu" or self.max_memory
             raise StrategyError(
-                f"strategy: phases: {ModelConfigs.read(conditions.folder).pipeline_class} has no "
-                f"{lacking[0]}, so its call cannot be split into phases; use "
+                f"strategy: phases: {fault}, so its call cannot be split into phases; use "
                 f"{'device_map without phases' if works_without else 'data_parallel'}"
             )
 
@@ -166,17 +189,21 @@ class DeviceMap(StrategyBase):
 
     def load(self, source: Source, device: "torch.device", world: World) -> Any:
         budget = self._budget(device, world)
-        if self.phases:
-            from runner.strategies.engines.phases import PhasedPipeline
+        if not self.phases:
+            return load_placed(source, budget, world)
+        from runner.strategies.engines.phases import PhasedPipeline
 
-            return PhasedPipeline(source, lambda: alone_on(device, budget), device)
-        return load_placed(source, budget, world)
+        if not self.max_memory and len(budget) <= 1:
+            return PhasedPipeline(source, alone_on(device), device)
+        # Kept with the pipeline: the folder is deleted when the pipeline is.
+        offloaded = tempfile.TemporaryDirectory(prefix="runner-offload-")
+        place = splitting(source, budget, world, offloaded.name)
+        pipe = PhasedPipeline(source, place, device)
+        pipe.offload_folder = offloaded
+        return pipe
 
     def _budget(self, device: "torch.device", world: World) -> Budget:
-        given = {
-            name: size if isinstance(size, int) else bytes_in(size)
-            for name, size in (self.max_memory or {}).items()
-        }
+        given = self._given
         if device.type == "cpu":
             return {"cpu": given["cpu"]} if given else {}
         import torch
@@ -188,12 +215,3 @@ class DeviceMap(StrategyBase):
         if "cpu" in given:
             budget["cpu"] = given["cpu"]
         return budget
-
-
-def _lacking(conditions: Conditions) -> list[str]:
-    """The methods that phases need and this pipeline does not have."""
-    import diffusers
-
-    pipeline = getattr(diffusers, ModelConfigs.read(conditions.folder).pipeline_class, None)
-    methods = ("encode_prompt", "prepare_latents")
-    return [method for method in methods if not hasattr(pipeline, method)]

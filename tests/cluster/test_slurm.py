@@ -157,9 +157,9 @@ class TestSlurm:
             job, "--nodes=2", "--gpus-per-node=1", "--time=10", "--partition=low", seconds=0.5
         )
         number = slurm.submit(text)
-        job.wait_for_images(4, 60)
+        job.wait_for_images(4)
         other = slurm.submit("#!/bin/sh\nsleep 5\n", "--partition=high", "--nodes=2", "--exclusive")
-        slurm.wait(other, ["COMPLETED"], 90)
+        slurm.wait(other, ["COMPLETED"], 180)
         assert job.partial_files() == []
         assert len(job.images()) < 40
         slurm.wait(number, ["COMPLETED"], 180)
@@ -173,10 +173,10 @@ class TestSlurm:
         number = slurm.submit(
             batch(job, "--nodes=2", "--gpus-per-node=1", "--time=10", seconds=0.5)
         )
-        job.wait_for_images(4, 60)
+        job.wait_for_images(4)
         slurm.call("scancel", number)
-        slurm.wait(number, ["CANCELLED"], 40)
-        wait_for(lambda: job.status() == 75 and "running" not in job.summary()["outcome"], 40)
+        slurm.wait(number, ["CANCELLED"], 120)
+        wait_for(lambda: job.status() == 75 and "running" not in job.summary()["outcome"])
         assert job.partial_files() == []
         assert 4 <= len(job.images()) < 60
         time.sleep(3)
@@ -189,9 +189,9 @@ class TestSlurm:
         number = slurm.submit(
             batch(job, "--nodes=2", "--gpus-per-node=1", "--time=10", seconds=0.5)
         )
-        job.wait_for_images(4, 60)
+        job.wait_for_images(4)
         node_dies(slurm, "n2")
-        wait_for(lambda: slurm.value(number, "Restarts") == "1", 90)
+        wait_for(lambda: slurm.value(number, "Restarts") == "1", 180)
         assert job.partial_files() == []
         slurm.start_node("n2")
         slurm.wait(number, ["COMPLETED"], 180)

@@ -95,12 +95,12 @@ def test_a_disk_that_is_read_only(tmp_path: Path, small_disk: Path) -> None:
 @needs_root
 def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
     """As on a quota or a lost permission: no image of it counts as failed."""
-    job = Job(tmp_path, 60)
+    job = Job(tmp_path, 300)
     with running(job.start(hooks={"seconds": 0.2})) as process:
         job.wait_for_images(3)
         subprocess.run(["chattr", "+i", job.output], check=True)
         try:
-            end = ended(process, 30)
+            end = ended(process)
         finally:
             subprocess.run(["chattr", "-i", job.output], check=True)
     assert end.code == 1
@@ -239,9 +239,9 @@ class TestRealDisks:
         program = SUPPORT / "failing_disk.py"
         command = [sys.executable, program, under, disk_, mark, at]
         with running(subprocess.Popen(command, text=True)):
-            wait_for(disk_.is_mount, 20)
+            wait_for(disk_.is_mount)
             try:
-                job = Job(tmp_path, 20, output=disk_ / "out")
+                job = Job(tmp_path, 300, output=disk_ / "out")
                 with running(job.start(hooks={"seconds": 0.2})) as process:
                     job.wait_for_images(4)
                     mark.write_text(str(number))

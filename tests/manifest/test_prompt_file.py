@@ -31,10 +31,13 @@ def test_text_file_has_a_prompt_a_line(tmp_path: Path) -> None:
     assert [item.prompt for item in prompts[1:3]] == wanted[1:3]
 
 
-def test_a_byte_order_mark_within_a_file_is_text_both_ways(tmp_path: Path) -> None:
-    prompts = read(write(tmp_path / "list.txt", "\ufeffa\n\ufeffb\nc\n"))
-    assert [item.prompt for item in prompts] == ["a", "\ufeffb", "c"]
-    assert [prompts[i].prompt for i in range(3)] == ["a", "\ufeffb", "c"]
+# Case 62: files that were joined have one at each seam.
+@pytest.mark.parametrize(("name", "quote"), [("list.txt", ""), ("list.jsonl", '"')])
+def test_byte_order_marks_within_a_file(tmp_path: Path, name: str, quote: str) -> None:
+    lines = [f"{mark}{quote}{word}{quote}\n" for mark, word in ("\ufeffa", "\ufeffb", ("", "c"))]
+    prompts = read(write(tmp_path / name, "".join(lines)))
+    assert [item.prompt for item in prompts] == ["a", "b", "c"]
+    assert [prompts[i].prompt for i in range(3)] == ["a", "b", "c"]
 
 
 def test_jsonl_has_an_object_or_a_string_a_line(tmp_path: Path) -> None:

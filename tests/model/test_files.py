@@ -1,8 +1,11 @@
 """Model ID → files: what is refused, in which words, before anything loads."""
 
+import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2 as httpx
@@ -11,7 +14,7 @@ import pytest
 from huggingface_hub import errors
 from support import tiny
 
-from runner.errors import ModelError, OfflineError
+from runner.errors import ExitCode, InterruptedRunError, ModelError, OfflineError
 from runner.model import files as model
 from runner.model.spec import ModelSpec
 
@@ -106,9 +109,31 @@ def response(status: int) -> httpx.Response:
     )
 
 
+def failed(status: int) -> errors.HfHubHTTPError:
+    return errors.HfHubHTTPError("hf_SECRET", response=response(status))
+
+
+def caused(status: int) -> errors.LocalEntryNotFoundError:
+    """How a download reports what the hub answered."""
+    error = errors.LocalEntryNotFoundError("hf_SECRET")
+    error.__cause__ = failed(status)
+    return error
+
+
 FAULTS = {
     "gated; accept its terms": errors.GatedRepoError("hf_SECRET", response=response(403)),
     "no such model on the hub": errors.RepositoryNotFoundError("hf_SECRET", response=response(404)),
+    "or the token is not valid; log in again: hf auth login": failed(401),
+    "this token may not read it; log in again": failed(403),
+    "no such model on the hub, or private": failed(404),
+    "the token is not valid": caused(401),
+    "this token may not": caused(403),
+    "refused the question (HTTP 418)": failed(418),
+    "not in the cache, and what answered was not the hub (a proxy": json.JSONDecodeError(
+        "hf_SECRET", "<html>hf_SECRET", 0
+    ),
+    "not in the cache, and what answered was not the hub": KeyError("hf_SECRET"),
+    "cannot be downloaded: no file of hf_…": ValueError("no file of hf_SECRET\nhf_SECRET"),
     "no revision v9": errors.RevisionNotFoundError("hf_SECRET", response=response(404)),
     "cannot be reached (ConnectError)": httpx.ConnectError("hf_SECRET"),
     "cannot be reached (OfflineModeIsEnabled)": errors.OfflineModeIsEnabled("hf_SECRET"),
@@ -128,7 +153,68 @@ def test_ways_not_to_get_a_model(wanted: str, monkeypatch: pytest.MonkeyPatch) -
     assert wanted in str(caught.value)
     assert "hf_SECRET" not in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert isinstance(caught.value, OfflineError) == wanted.startswith("cannot")
+    assert isinstance(caught.value, OfflineError) == wanted.startswith(
+        ("cannot be reached", "not in")
+    )
+
+
+# Case 48: what may pass is asked again, and is no refusal.
+@pytest.mark.parametrize("error", [failed(429), failed(503), caused(502)])
+def test_a_hub_that_may_answer_later(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, waited = list[str](), list[float]()
+
+    def ask(*_: Any, **__: Any) -> SimpleNamespace:
+        asked.append("")
+        if len(asked) % 4:
+            raise error
+        return SimpleNamespace(sha=COMMIT)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", ask)
+    monkeypatch.setattr("time.sleep", waited.append)
+    with pytest.raises(InterruptedRunError, match="run the same command again later") as caught:
+        model.resolve(ModelSpec(id="owner/name"))
+    assert caught.value.exit_code == ExitCode.INCOMPLETE
+    assert "hf_SECRET" not in str(caught.value)
+    assert (len(asked), waited) == (3, [2.0, 8.0])
+    assert model.resolve(ModelSpec(id="owner/name")) == COMMIT
+
+
+def test_the_hub_may_ask_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    error, waited = failed(429), list[float]()
+    error.response.headers["Retry-After"] = "30"
+
+    def ask(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", ask)
+    monkeypatch.setattr("time.sleep", waited.append)
+    with pytest.raises(InterruptedRunError, match="asks to wait"):
+        model.resolve(ModelSpec(id="owner/name"))
+    assert waited == [30.0, 30.0]
+
+
+# Case 59: diffusers' own errors led to a traceback, or to "cannot be reached".
+@pytest.mark.parametrize(
+    ("suffix", "variant", "wanted"),
+    [
+        ("", "fp16", "owner/name: no variant fp16; variants: none"),
+        (".fp16", "bf16", "owner/name: no variant bf16; variants: fp16"),
+        (".fp16", None, r"of the variant fp16 only; write model: {id: owner/name, variant: fp16}"),
+    ],
+)
+def test_variants_on_the_hub(
+    flux: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, variant: str | None, wanted: str
+) -> None:
+    names = [path.relative_to(flux).as_posix() for path in flux.rglob("*") if path.is_file()]
+    siblings = [
+        SimpleNamespace(rfilename=name.replace(".safetensors", f"{suffix}.safetensors"))
+        for name in names
+    ]
+    info = SimpleNamespace(siblings=siblings)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: info)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(flux))
+    with pytest.raises(ModelError, match=re.escape(wanted) if variant is None else wanted):
+        model.download(ModelSpec(id="owner/name", revision=COMMIT, variant=variant))
 
 
 def test_a_word_that_is_no_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """A manifest, a prompt file or a model that changed since the images were made."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import datasets
 import pytest
+from safetensors.numpy import load_file, save_file
 from support import tiny
 from support.bench import PROMPTS, Bench
 from support.launch import lines, pixels, stamps, summary
@@ -66,7 +68,35 @@ def test_a_moved_model_and_a_changed_one(bench: Bench, tmp_path: Path) -> None:
     assert bench.run() is ExitCode.COMPLETE
     assert stamps(bench.output) == before
     tiny.edit_json(copy / "scheduler" / "scheduler_config.json", shift=3.0)
-    with pytest.raises(FolderError, match="the manifest changed"):
+    with pytest.raises(FolderError, match="scheduler/scheduler_config.json of the model changed"):
+        bench.run()
+
+
+# Case 6: old and new weights stood side by side.
+def test_weights_that_were_replaced_in_place(bench: Bench, tmp_path: Path) -> None:
+    copy = shutil.copytree(bench.values["model"], tmp_path / "copy")
+    bench.values["model"] = str(copy)
+    bench.run()
+    before = stamps(bench.output)
+    path = copy / "text_encoder" / "model.safetensors"
+    values = load_file(path)
+    name = max(values, key=lambda name: values[name].size)
+    save_file({**values, name: values[name] * 1.7}, path, metadata={"format": "pt"})
+    wanted = r"0, 1, 2, 3, 4: text_encoder/model.safetensors of the model changed since\)"
+    with pytest.raises(FolderError, match=wanted):
+        bench.run()
+    assert re.search(wanted, bench.status()["sentence"])
+    assert bench.status()["exit_code"] == 2
+    assert any(re.search(wanted, remark) for remark in bench.plan()["remarks"])
+    (bench.output / ".runner" / "model.json").write_text("[")
+    with pytest.raises(FolderError, match="the manifest changed since"):
+        bench.run()
+    assert stamps(bench.output) == before
+    assert bench.run(regenerate=True) is ExitCode.COMPLETE
+    assert not set(before.items()) & set(stamps(bench.output).items())
+    values[name] *= 2
+    save_file(values, path, metadata={"format": "pt"})
+    with pytest.raises(FolderError, match=wanted):
         bench.run()
 
 

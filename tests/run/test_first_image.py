@@ -71,7 +71,10 @@ def spoil(monkeypatch: pytest.MonkeyPatch, calls: int, by: float) -> None:
 
 @pytest.mark.parametrize(
     ("calls", "words"),
-    [(0, "it differs from the image of plain diffusers"), (1, "another image each time")],
+    [
+        (0, "it differs from the image of plain diffusers"),
+        (1, "another image when it is made again"),
+    ],
 )
 @pytest.mark.usefixtures("plain_loads")
 def test_a_wrong_first_image_is_refused_before_any_is_written(

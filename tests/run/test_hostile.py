@@ -15,7 +15,7 @@ from runner.cli import main
 from runner.errors import FolderError
 from runner.folder import png as images
 from runner.folder.journal import merge
-from runner.folder.lock import live_launches, live_parts
+from runner.folder.owners import live_launches, live_parts
 from runner.folder.paths import OutputFolder
 from runner.folder.scan import scan
 from runner.manifest.schema import OutputSpec
@@ -150,7 +150,8 @@ def test_the_stop_file_is_no_way_out(tmp_path: Path) -> None:
     assert not (tmp_path / "outside").exists()
 
 
-def test_hostile_journals_and_locks(tmp_path: Path) -> None:
+def test_hostile_journals_and_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.folder.owners.GLANCE_S", 0.5)
     folder = OutputFolder(tmp_path, OutputSpec())
     folder.journals.mkdir(parents=True)
     lines = [

@@ -77,6 +77,19 @@ def test_images_equal_one_process(ranks, models, one_process, tmp_path, model, v
         assert difference <= 1e-5
 
 
+def test_a_batch_of_equal_texts_equals_one_process(ranks, models, tmp_path):
+    batches, prompts = "batch_size: 2\n", ("a red fox",) * 3
+    path = write(tmp_path / "one", models / "qwen", "data_parallel", batches, prompts)
+    assert render(ranks, 1, path, "support.patches:keep_floats").codes == [0]
+    for world_size, degree in ((2, "ring_degree: 2"), (4, "ulysses_degree: 4")):
+        strategy = f"{{kind: context_parallel, {degree}}}"
+        job = write(tmp_path / degree[:4], models / "qwen", strategy, batches, prompts)
+        ended = render(ranks, world_size, job, "support.patches:keep_floats")
+        assert ended.codes == [0] * world_size, ended.words
+        for one, other in zip(floats(path.parent), floats(job.parent), strict=True):
+            assert np.abs(one - other).max() <= 1e-5
+
+
 def test_a_folder_begun_with_one_strategy_is_finished_with_another(ranks, models, tmp_path):
     path = write(tmp_path / "job", models / "flux", "data_parallel")
     assert render(ranks, 2, path, limit=2).codes == [0, 0]
@@ -189,7 +202,7 @@ def test_a_failure_of_one_rank_inside_the_call_ends_the_job(
     ended = render(ranks, 2, path, f"support.patches:{patch}")
     print(f"{patch}: {ended.seconds:.1f} s, {ended.codes}")
     assert all(ended.codes), ended.words
-    assert ended.seconds < 40
+    assert not ended.was_forced
     assert failures(path) == [2]
     # The next run does the others first, and ends at the same image again.
     ended = render(ranks, 2, path, f"support.patches:{patch}", "support.patches:impatient")
@@ -203,7 +216,7 @@ def test_a_rank_that_is_killed_ends_the_job(ranks, models, tmp_path):
     path = write(tmp_path / "job", models / "flux", ULYSSES, prompts=SIX)
     ended = render(ranks, 2, path, "support.patches:die_inside_on_last_rank")
     print(f"killed: {ended.seconds:.1f} s, {ended.codes}")
-    assert ended.seconds < 40
+    assert not ended.was_forced
     assert all(ended.codes)
     assert render(ranks, 2, path).codes == [0, 0]
     assert images(path) == [0, 1, 2, 3, 4, 5]
@@ -218,7 +231,8 @@ def test_device_map_with_cpu_and_disk_gives_equal_images(ranks, models, tmp_path
     assert render(
         ranks, 1, path, "support.patches:keep_floats", "support.patches:copy_weights"
     ).codes == [0]
-    for memory in ("1GB", "150KB", "1KB"):  # all on the CPU, some on disk, all on disk
+    some = {"flux": ("250KB", "150KB"), "qwen": ("600KB", "430KB")}[model]
+    for memory in ("1GB", *some):  # all on the CPU, some blocks on disk, almost all of them
         strategy = f"{{kind: device_map, max_memory: {{cpu: {memory}}}}}"
         job = write(tmp_path / memory, models / model, strategy)
         ended = render(ranks, 1, job, "support.patches:keep_floats", "support.patches:say_places")

@@ -23,7 +23,7 @@ from runner.strategies import Conditions, Strategy
 from runner.strategies.auto import choose, rows
 from runner.strategies.checks.backends import BACKENDS, Backend
 from runner.strategies.checks.proven import CP_MODELS, PROVEN, TP_MODELS
-from runner.strategies.estimate.fit import OVERHEAD, JobSize
+from runner.strategies.estimate.fit import OVERHEAD, JobSize, in_phases
 from runner.strategies.estimate.sizes import tensor_parallel_bytes
 
 GIB = 2**30
@@ -43,9 +43,12 @@ def resolve(
         SimpleNamespace(prompt_index=place, prompt=prompt, parameters=parameters)
         for place, prompt in enumerate(prompts)
     ]
+    in_batch = given.get("batch_size", 1)
+    batches = [images[start : start + in_batch] for start in range(0, len(images), in_batch)]
     conditions = Conditions(
         model="m",
         folder=folder,
+        batches=(lambda: batches) if given.pop("batches_known", False) else None,
         dtype=given.pop("dtype", "float32"),
         batch_size=given.pop("batch_size", 1),
         images=lambda: images,
@@ -189,6 +192,25 @@ def test_padded_texts_in_a_batch_on_many_ranks(qwen):
         "{kind: context_parallel, ulysses_degree: 4}", qwen, world_size=4, prompts=prompts
     )
     assert alone.strategy.ulysses_anything
+
+
+def test_texts_of_one_length_in_a_batch_need_no_mask(qwen):
+    ring = "{kind: context_parallel, ring_degree: 2}"
+    four = "{kind: context_parallel, ulysses_degree: 4}"
+    known = {"batch_size": 2, "batches_known": True}
+    same = ["a red fox"] * 4
+    equal = ["a red fox", "a red cat", "the sun in the snow", "the fox in the snow"]
+    unequal = ["a red fox", "a red cat", "the sun", "the fox in the snow"]
+    for prompts in (same, equal):
+        resolve(ring, qwen, prompts=prompts, **known)
+        resolve(four, qwen, prompts=prompts, world_size=4, **known)
+    refused("texts of unequal length", ring, qwen, prompts=unequal, **known)
+    # Cut to one length they are equal too.
+    long = [" ".join(["fox"] * count) for count in (20, 30)]
+    resolve(ring, qwen, prompts=long, **known)
+    negative = {"negative_prompt": "a dog"}
+    resolve(ring, qwen, prompts=same, parameters=negative, **known)
+    refused("texts of unequal length", ring, qwen, prompts=same, batch_size=2)  # not known: auto
 
 
 def test_long_unequal_texts_in_a_batch_on_many_ranks(qwen):
@@ -665,6 +687,41 @@ def test_auto_takes_context_parallel_for_large_activations(configs):
     strategy, why = choose(large, Machine(4, 40 * GIB, "nvlink"))
     assert (strategy.kind, strategy.ulysses_degree) == ("context_parallel", 2)
     assert "not with the activations" in why
+
+
+TRANSFORMER = {"num_attention_heads": 4, "attention_head_dim": 8}
+
+
+def test_auto_does_not_call_nvlink_slow(configs):
+    """Where the model has no plan for tensor parallel."""
+    plain = configs(TRANSFORMER, class_name="PixArtTransformer2DModel")
+    parts = {"transformer": 30 * GIB, "vae": GIB}
+    job = JobSize(ModelConfigs.read(plain), "bfloat16", parts, GIB, GIB)
+    strategy, why = choose(job, Machine(4, 24 * GIB, "nvlink"))
+    assert strategy.kind == "device_map"
+    assert (
+        why == "the largest component does not fit on one device, and tensor parallel does not fit"
+    )
+
+
+def test_a_phase_holds_the_decoder_beside_the_denoiser(configs):
+    parts = {"text_encoder": 5 * GIB, "transformer": 20 * GIB, "vae": GIB, "safety_checker": GIB}
+    job = JobSize(ModelConfigs.read(configs(TRANSFORMER)), "bfloat16", parts, GIB, 3 * GIB)
+    assert in_phases(job, Machine(1, 40 * GIB, "pcie")).weights == 21 * GIB
+    decoding = JobSize(job.configs, "bfloat16", parts, GIB, 30 * GIB)
+    assert in_phases(decoding, Machine(1, 40 * GIB, "pcie")).weights == 2 * GIB
+
+
+def test_a_decoder_of_3d_convolutions_needs_more(configs):
+    """Measured in bfloat16: 3.38 GiB at 1024×1024, 13.5 GiB at 2048×2048."""
+    folder = configs(TRANSFORMER, vae={"base_dim": 96, "temperal_downsample": [False, True, True]})
+    tiny.edit_json(folder / "model_index.json", vae=["diffusers", "AutoencoderKLQwenImage"])
+    for side, measured in ((1024, 3.38), (2048, 13.5)):
+        image = SimpleNamespace(
+            prompt_index=0, prompt="", parameters={"height": side, "width": side}
+        )
+        job = JobSize.of(ModelConfigs.read(folder), "bfloat16", {"vae": 1}, 1, [image])
+        assert job.decoding / GIB == pytest.approx(measured, rel=0.01)
 
 
 def test_auto_says_what_would_help_where_nothing_fits(configs):

@@ -1,6 +1,6 @@
 """What preconditions look at: the model's configs, the images to make, the devices."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,6 +48,8 @@ class Conditions:
     machine: Callable[[], Machine | None]  # that will do the work; None without accelerators
     planned: Machine | None = None  # another machine, which will do the work
     trusts_code: bool = False  # the manifest allows code from the hub to run
+    # The images of each pipeline call; None where that is not known yet (batch_size: auto).
+    batches: Callable[[], Iterable[Sequence[PlannedImage]]] | None = None
     # Prompt index, names of parameters → the file and line where the manifest sets them.
     where: Callable[..., str] = _by_number
 
@@ -61,9 +63,16 @@ class Conditions:
     ) -> "Conditions":
         """The same job; what `change` returns for an image's parameters replaces those."""
 
-        def images() -> Iterator[PlannedImage]:
-            for image in self.images():
-                parameters = {**image.parameters, **change(image.parameters)}
-                yield _Changed(image.prompt_index, image.prompt, parameters)
+        def changed(image: PlannedImage) -> PlannedImage:
+            parameters = {**image.parameters, **change(image.parameters)}
+            return _Changed(image.prompt_index, image.prompt, parameters)
 
-        return replace(self, images=images)
+        def images() -> Iterator[PlannedImage]:
+            return map(changed, self.images())
+
+        def batches() -> Iterator[Sequence[PlannedImage]]:
+            return (
+                ([*map(changed, batch)] for batch in self.batches()) if self.batches else iter(())
+            )
+
+        return replace(self, images=images, batches=batches if self.batches else None)

@@ -1,12 +1,16 @@
 """How many tokens the images and texts of a job have, which the ranks of a replica share."""
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from runner.model.configs import ModelConfigs
 from runner.strategies.checks.conditions import Conditions, PlannedImage
 
-__all__ = ["Length", "lengths"]
+__all__ = ["Length", "has_mask", "lengths"]
+
+BATCHES_AT_ONCE = 200
 
 
 class Length(NamedTuple):
@@ -64,3 +68,41 @@ def _texts(image: PlannedImage, configs: ModelConfigs) -> Iterator[tuple[str, st
     negative = image.parameters.get("negative_prompt")
     if isinstance(negative, str):
         yield "negative_prompt", negative, cut
+
+
+def has_mask(conditions: Conditions, configs: ModelConfigs) -> bool:
+    """Whether attention may get a mask. Where a text is as long as its prompt, only a batch with
+    texts of unequal length has one. Raises ModelError for a tokenizer that cannot be read."""
+    if not configs.has_mask(conditions.batch_size):
+        return False
+    if not configs.text_varies or conditions.batches is None:
+        return True
+    return _differ(conditions)
+
+
+@functools.lru_cache(maxsize=16)  # asked for every degree that could be a remedy
+def _differ(conditions: Conditions) -> bool:
+    """Whether a batch has texts of unequal length."""
+    configs = ModelConfigs.read(conditions.folder)
+    batches = conditions.batches() if conditions.batches else ()
+    differing = _differing(batches, configs)
+    while some := [*islice(differing, BATCHES_AT_ONCE)]:
+        texts = [*{text for group in some for text, _ in group}]
+        counts = dict(zip(texts, configs.tokens_of(texts), strict=True))
+        for group in some:
+            if len({min(counts[text], cut) for text, cut in group}) > 1:
+                return True
+    return False
+
+
+def _differing(
+    batches: Iterable[Iterable[PlannedImage]], configs: ModelConfigs
+) -> Iterator[set[tuple[str, int]]]:
+    """The texts, with their cut, that are padded to one length and are not all the same: of each
+    batch its prompts, and its negative prompts."""
+    for batch in batches:
+        together: dict[str, set[tuple[str, int]]] = {}
+        for image in batch:
+            for name, text, cut in _texts(image, configs):
+                together.setdefault(name, set()).add((text, cut))
+        yield from (group for group in together.values() if len(group) > 1)

@@ -1,6 +1,5 @@
 """Bytes of weights, counted on models that have shapes but no numbers."""
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import ModelError
@@ -61,16 +60,15 @@ def empty(configs: ModelConfigs, name: str) -> Any:
     """A component with shapes but no numbers. Raises ModelError."""
     import torch
 
-    library, class_name = configs.index[name]
-    model_class = getattr(importlib.import_module(library), class_name)
+    model_class = configs.class_of(name)
     config = configs.config_of(name)
     try:
         with torch.device("meta"):
-            if library == "diffusers":
+            if hasattr(model_class, "from_config"):
                 return model_class.from_config(config)
             return model_class(model_class.config_class.from_dict(config))
     except Exception as error:  # a class may raise anything for a config that is not its own
+        config_file = configs.folder / name / "config.json"
         raise ModelError(
-            f"{configs.folder / name / 'config.json'}: makes no {class_name}: {error}; download "
-            f"the model again"
+            f"{config_file}: makes no {model_class.__name__}: {error}; download the model again"
         ) from None
