@@ -49,11 +49,16 @@ FLOWS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "flow DEIS": ("DEISMultistepScheduler", FLOW),
     "flow SA-Solver": ("SASolverScheduler", FLOW),
 }
+# FLUX.1's own config, which a scheduler made from it inherits.
+DYNAMIC = {
+    label: (name, {**config, "use_dynamic_shifting": True})
+    for label, (name, config) in FLOWS.items()
+}
 FAMILIES = {
     "StableDiffusionPipeline": DIFFUSION,
     "StableDiffusionXLPipeline": DIFFUSION,
     "StableDiffusion3Pipeline": FLOWS,
-    "FluxPipeline": FLOWS,
+    "FluxPipeline": DYNAMIC,
     "SanaPipeline": FLOWS,
     "QwenImagePipeline": FLOWS,
 }

@@ -29,9 +29,9 @@ def main(arguments: list[str]) -> int:
     quiet_libraries()
     model, calls_file, folder = map(Path, arguments)
     calls: list[Call] = json.loads(calls_file.read_text())
-    pipe = DiffusionPipeline.from_pretrained(model, dtype=torch.float32, local_files_only=True)
-    pipe.set_progress_bar_config(disable=True)
     try:
+        pipe = DiffusionPipeline.from_pretrained(model, dtype=torch.float32, local_files_only=True)
+        pipe.set_progress_bar_config(disable=True)
         images = [alone(pipe, call) for call in calls]
         again = alone(pipe, calls[0])
     except Exception as error:
@@ -81,7 +81,7 @@ def generator(seed: int) -> Any:
 
 
 def words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:200]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def write(folder: Path, **values: Any) -> None:

@@ -43,7 +43,7 @@ def table(pipelines: Mapping[str, Findings], schedulers: Mapping[str, Findings])
         name, _, scheduler = key.partition(" ")
         combined.setdefault(name, {})[scheduler] = _words(found["data_parallel"])
     return {
-        **{package: importlib.metadata.version(package) for package in PACKAGES},
+        **{name: importlib.metadata.version(name).partition("+")[0] for name in PACKAGES},
         "pipelines": proven,
         "refused": refused,
         "faults": faults,
@@ -66,15 +66,19 @@ def page(found: Table) -> str:
     lines = [
         "# Pipelines, and what is proven of them",
         "",
-        f"Made by `make models-table`, with {versions}: tiny random models of each class, several",
-        "texts and sizes, one and two processes, beside plain diffusers with one prompt a call. An",
-        "image is equal where no value is more than 1 of 255 off.",
+        f"Made by `make models-table` with {versions}.",
+        "",
+        "A tiny random model of each class makes several texts and sizes, in one process and in two,",
+        "and each image is compared with that of plain diffusers, called with that prompt alone. It is",
+        "equal where no value is more than 1 of 255 off.",
         "",
         "| pipeline | batch size | `phases` | `device_map` with `max_memory` |",
         "| --- | --- | --- | --- |",
         *(_row(name, entry) for name, entry in found["pipelines"].items()),
     ]
-    lines += _section("Batch size 1 only, and why", _reasons(found, "batch"))
+    lines += _section(
+        "Batch size 1 only: what became of a batch of three", _reasons(found, "batch")
+    )
     lines += _section("Strategies refused, and why", _reasons(found, "strategies"))
     lines += _section("Refused by `plan`", found["refused"])
     lines += _section("Not right yet", found["faults"])
