@@ -39,7 +39,7 @@ REFUSAL = "another job works on this folder"
 
 
 class Chaos:
-    """One run: `faults` so far, by kind, and what went wrong."""
+    """One run: counts its faults by kind."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.random = random.Random(seed)
@@ -61,7 +61,7 @@ class Chaos:
                 self._until_complete(disk, faults, expected)
 
     def _new_job(self, name: str, number: int, **values: Any) -> Job:
-        # The same prompts and seed; batches and folders as they come.
+        # Always the same prompts and seed; the batch size varies.
         size = 1 + number % 3
         return Job(self.folder / name, IMAGES, batch_size=size, stop_grace_s=5, **values)
 
@@ -75,7 +75,7 @@ class Chaos:
         self._everything_is_there(expected)
 
     def _launch(self, kind: str | None, disk: "Disk") -> int:
-        """One launch with one fault; what it answered, 0 only for a complete job."""
+        """One launch with one fault. Returns its exit code: 0 only for a complete job."""
         processes = self.random.choice((1, 1, 2, 2, 3))
         restarts = self.random.choice((0, 0, 2)) if processes > 1 else 0
         hooks: dict[str, Any] = {"seconds": SECONDS}
@@ -110,7 +110,7 @@ class Chaos:
             f"{restarts} restarts: {end.code}, {len(self.job.images())} of {IMAGES}",
             flush=True,
         )
-        assert kind or end.code == 0, end.err  # nothing is in the way of an undisturbed launch
+        assert kind or end.code == 0, end.err  # without a fault, a launch completes
         return 75 if is_spoilt or is_refused else end.code
 
     def _start(self, processes: int, restarts: int, hooks: dict[str, Any]) -> Any:
@@ -120,7 +120,7 @@ class Chaos:
         return Forked(["run", str(self.job.manifest)], hooks, processes, restarts)
 
     def _children(self) -> list[psutil.Process]:
-        """Whatever of the launch is left: orphans come to us, see PR_SET_CHILD_SUBREAPER."""
+        """Processes of the launch that still run; we adopt orphans (PR_SET_CHILD_SUBREAPER)."""
         for process in (children := psutil.Process().children(recursive=True)):
             with suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)
@@ -135,7 +135,7 @@ class Chaos:
         wanted = self.random.randrange(1, 12)
         while len(self.job.images()) < before + wanted and process.poll() is None:
             if time.monotonic() > end:
-                ended(process, 0)  # says where it hangs
+                ended(process, 0)  # prints the stacks
             time.sleep(0.02)
 
     def _kill_a_rank(self, process: Any, disk: "Disk") -> None:
@@ -174,7 +174,7 @@ class Chaos:
         self._kill_all(process, disk)
 
     def _at_an_image(self, process: Any, disk: "Disk") -> None:
-        """The hook does it, where the image is still to be made."""
+        """The hook does it, if the image is not made yet."""
 
     def _two_jobs(self, process: Any, disk: "Disk") -> None:
         self._second_job(process, {})
@@ -222,14 +222,14 @@ class Chaos:
         return {path: path.stat().st_mtime_ns for path in files}
 
     def _spoil_files(self, kind: str | None) -> bool:
-        """What a crash of the machine leaves: the end of a journal or of an image lost."""
+        """Damage files as a crash of the machine may: cut journals or an image, remove reports."""
         if kind == "torn journal":
             journals = [*(self.job.output / ".runner" / "journal").glob("*")]
             for path in self.random.sample(journals, min(2, len(journals))):
                 os.truncate(path, max(0, path.stat().st_size - self.random.randrange(1, 300)))
         if kind == "cut image" and self.job.images():
             path = self.job.output / self.random.choice(self.job.images())
-            os.truncate(path, self.random.randrange(max(1, path.stat().st_size)))  # or cut before
+            os.truncate(path, self.random.randrange(max(1, path.stat().st_size)))  # 0: cut before
             self.cut.add(path.name)
         if kind == "lost reports":
             for name in ("metadata.jsonl", "summary.json", "failures.jsonl"):
@@ -237,7 +237,7 @@ class Chaos:
         return kind in ("torn journal", "cut image", "lost reports")
 
     def _nothing_is_broken(self, expected: dict[str, int]) -> None:
-        """After each fault: every image under a final name is whole and right."""
+        """After each fault: every image with a final name is whole and has the right pixels."""
         partial = {path.name for path in self.job.partial_files() if path.suffix == ".png"}
         assert partial <= self.cut, partial
         for name in set(self.job.images()) - partial:
@@ -263,7 +263,7 @@ class Chaos:
         made = Counter(line["done"] for line in job.journal() if line.get("made"))
         self.again += sum(count - 1 for count in made.values())
         before = {path: path.stat().st_mtime_ns for path in job.output.glob("*.png")}
-        again = Forked(["run", str(job.manifest)], {}, 1, 0)  # which touches nothing
+        again = Forked(["run", str(job.manifest)], {}, 1, 0)  # must touch nothing
         assert ended(again).code == 0
         assert before == {path: path.stat().st_mtime_ns for path in job.output.glob("*.png")}
 
@@ -276,7 +276,7 @@ KINDS = (
 
 
 class Disk:
-    """A folder on a file system of its own that can be filled; a plain folder without root."""
+    """A small file system that can be filled; without root, a plain folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -295,7 +295,7 @@ class Disk:
             subprocess.run(["umount", "-l", str(self.path)], check=True)
 
     def fill(self, left: int) -> None:
-        """Leave about so many bytes."""
+        """Fill the disk until about `left` bytes are free."""
         if not self.is_mounted:
             return
         with suppress(OSError), self.filler.open("wb", buffering=0) as file:

@@ -17,7 +17,7 @@ def bench(manifest: Write, flux: Path, tmp_path: Path) -> Bench:
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
-    """Make the pipeline raise, or give the value, for the prompts named."""
+    """For the given prompts, make the pipeline raise the exception or return the value."""
     real = Pipeline.images
 
     def fail(faults: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]
 
 @pytest.fixture
 def at_image(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], None]:
-    """Do something while a job is about to render its image of that number, the others written."""
+    """Call an action just before the job renders the image with that number."""
     real = Pipeline.images
 
     def do(number: int, action: Callable[[], None]) -> None:

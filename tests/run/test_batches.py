@@ -12,7 +12,7 @@ from runner.manifest.load import parse
 from runner.prepare import batch_sizes as probe
 
 
-# Case 2: batches move the low bits at most.
+# Case 2: in a batch, pixels differ by one step at most.
 def test_batches_do_not_move_the_picture(bench: Bench) -> None:
     bench.run()
     one = pixels(bench.output)
@@ -79,7 +79,7 @@ def test_a_part_that_is_done_in_single_images_waits_for_the_batches_found(
     bench.values["prompts"] = [f"cat {number}" for number in range(6)]
     bench.run(part=(2, 2))  # 1, 3, 5
     bench.values["batch_size"] = "auto"
-    bench.run(part=(2, 2))  # 2 and 3 are its batch now
+    bench.run(part=(2, 2))  # now its batch is 2 and 3
     assert bench.run(part=(1, 2)) is ExitCode.COMPLETE
     assert len(pixels(bench.output)) == 6
     assert summary(bench.output)["outcome"] == "complete"

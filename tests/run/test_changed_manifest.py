@@ -114,7 +114,7 @@ def test_image_folders_and_their_change(bench: Bench) -> None:
 
 
 def test_image_folders_that_come_when_all_records_are_gone(bench: Bench) -> None:
-    """No image gets a second name."""
+    """An image must not get a second name."""
     bench.values["prompts"] = PROMPTS[:2]
     bench.run()
     shutil.rmtree(bench.output / ".runner")
@@ -139,9 +139,9 @@ def test_prompts_that_change_while_they_are_made(
     monkeypatch.setattr(Pipeline, "images", images)
     with pytest.raises(InterruptedRunError, match="list.txt:2: not what it was"):
         bench.run()
-    told = summary(bench.output)
-    assert (told["outcome"], told["done"], told["missing"]) == ("interrupted", 1, 2)
-    assert any("list.txt:2: not what" in error for error in told["errors"])
+    report = summary(bench.output)
+    assert (report["outcome"], report["done"], report["missing"]) == ("interrupted", 1, 2)
+    assert any("list.txt:2: not what" in error for error in report["errors"])
     file.write_text("a cat\na dog\na fox\n")
     monkeypatch.setattr(Pipeline, "images", real)
     assert bench.run() is ExitCode.COMPLETE

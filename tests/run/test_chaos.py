@@ -1,4 +1,4 @@
-"""A short form of chaos.py, which goes on for as long as one likes."""
+"""A short run of chaos.py; `make chaos` runs it longer."""
 
 import subprocess
 import sys

@@ -21,8 +21,8 @@ def test_a_failure_is_recorded_and_tried_again(bench: Bench, failing: Any) -> No
     failed = lines(bench.output / "failures.jsonl")
     assert [(f["index"], f["kind"]) for f in failed] == [(2, "error"), (3, "error")]
     assert failed[0]["error"] == "ValueError: bad <b>prompt</b>"
-    told = summary(bench.output)
-    assert (told["outcome"], told["failed"], told["exit_code"]) == ("failed", 2, 3)
+    report = summary(bench.output)
+    assert (report["outcome"], report["failed"], report["exit_code"]) == ("failed", 2, 3)
     assert bench.status()["exit_code"] == 3
     before = stamps(bench.output)
     failing({})
@@ -58,7 +58,7 @@ def test_a_fault_of_the_writer_is_that_images_failure(
     assert (failed["index"], failed["kind"]) == (4, "write")
 
 
-# Case 33: a batch that fails is made one by one; what it was is in the record.
+# Case 33: a batch that fails is made one by one; the record says so.
 def test_a_failed_batch_is_split(bench: Bench, failing: Any) -> None:
     bench.values["batch_size"] = 3
     failing({"a red fox": MemoryError("no room")})
@@ -74,7 +74,7 @@ def test_a_failed_batch_is_split(bench: Bench, failing: Any) -> None:
     }
 
 
-# Case 34: a limit.
+# Case 34: max_failures.
 def test_max_failures_stops_the_run(bench: Bench, failing: Any) -> None:
     failing({prompt: ValueError("all") for prompt in PROMPTS})
     bench.values["max_failures"] = 2
@@ -87,7 +87,7 @@ def test_max_failures_stops_the_run(bench: Bench, failing: Any) -> None:
 def test_failures_of_earlier_launches_do_not_end_one(
     bench: Bench, failing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A launch that is stopped before it tried them again is to go on: a script runs it again."""
+    """A launch that is stopped before it retries them exits with 75: a script runs it again."""
     failing({prompt: ValueError("all") for prompt in PROMPTS})
     bench.values["max_failures"] = 2
     assert bench.run() is ExitCode.FAILED

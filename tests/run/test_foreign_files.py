@@ -10,7 +10,7 @@ from support.launch import lines
 from runner.errors import ExitCode, FolderError, StrategyError
 
 
-# Case 23, 21: files that the runner did not write.
+# Cases 21, 23.
 def test_files_of_others_are_never_overwritten(bench: Bench) -> None:
     bench.output.mkdir()
     theirs = bench.output / "000002.png"
@@ -37,7 +37,7 @@ def test_a_picture_put_in_place_of_an_image_is_not_removed(bench: Bench) -> None
     for save in (
         lambda: Image.new("RGB", (64, 64)).save(path, "JPEG"),
         lambda: path.write_text("x"),
-        lambda: edited.save(path, pnginfo=words),  # as an editor does that keeps our words
+        lambda: edited.save(path, pnginfo=words),  # as in an editor that keeps text chunks
     ):
         save()
         before = path.read_bytes()
@@ -67,7 +67,7 @@ def test_an_edited_picture_of_the_same_size_is_not_replaced(bench: Bench) -> Non
 
 
 def test_hidden_files_of_the_user_stay(bench: Bench) -> None:
-    """And numbers that no image folder has."""
+    """Also files with numbers for names that no image folder has."""
     bench.values["output"] = {"images_per_folder": 2}
     bench.output.mkdir()
     for name in ("7", "\u0667\u0667\u0667\u0667\u0667\u0667"):

@@ -1,4 +1,4 @@
-"""What only a machine with an accelerator can show."""
+"""Tests that need an accelerator."""
 
 import subprocess
 import sys

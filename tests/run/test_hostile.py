@@ -1,4 +1,4 @@
-"""Manifests, prompts and output folders from strangers: data, whatever stands in them."""
+"""Manifests, prompts and output folders from strangers are data, whatever they contain."""
 
 import json
 import os
@@ -195,7 +195,7 @@ def test_a_report_with_a_word_of_ours_is_not_ours(tmp_path: Path, name: str, tex
 
 
 def test_hidden_names_that_are_nearly_ours(tmp_path: Path) -> None:
-    """What has not the whole name of a file of ours was not left behind; a pipe is not opened."""
+    """A file is a leftover only if its whole name fits the pattern; a FIFO is not opened."""
     folder = OutputFolder(tmp_path, OutputSpec())
     for name in (".holiday.png.claim", ".000002.png.claim", ".00003.png.claim"):
         (tmp_path / name).write_text("0a0b0c0d")
@@ -223,7 +223,7 @@ def test_a_hostile_image_is_no_image_of_ours(tmp_path: Path) -> None:
     assert job.run().code == 2
     info.add_text("pixels", f"{zlib.crc32(bytes(48)):08x}")
     Image.new("RGB", (4, 4)).save(path, pnginfo=info)
-    assert job.run().code == 0  # adopted: who forges all of it is believed; its record is empty
+    assert job.run().code == 0  # adopted: every value is forged well; its record is empty
     assert len(job.metadata()) == 2
     strange = {**job.summary(), "launch": {"x": 1}, "done": []}
     (job.output / "summary.json").write_text(json.dumps(strange))

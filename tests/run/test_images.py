@@ -36,13 +36,18 @@ def test_a_run_makes_a_dataset_and_says_so(bench: Bench) -> None:
     assert [line["seed"] for line in made] == [3, 4, 9, 6, 7]
     assert made[2]["prompt"] == "a\tb\nc 🦊"
     assert (made[2]["width"], made[2]["height"]) == (32, 48)
-    told = summary(bench.output)
-    assert (told["outcome"], told["done"], told["made"], told["missing"]) == ("complete", 5, 5, 0)
-    [replica] = told["replicas"]
+    report = summary(bench.output)
+    assert (report["outcome"], report["done"], report["made"], report["missing"]) == (
+        "complete",
+        5,
+        5,
+        0,
+    )
+    [replica] = report["replicas"]
     assert (replica["replica"], replica["images"]) == (0, 5)
     spent = replica["start_s"] + replica["busy_s"] + replica["idle_s"]
-    assert spent == pytest.approx(told["seconds"], abs=0.01)
-    assert 0 < replica["busy_s"] < told["seconds"]
+    assert spent == pytest.approx(report["seconds"], abs=0.01)
+    assert 0 < replica["busy_s"] < report["seconds"]
     assert not (bench.output / "failures.jsonl").exists()
     folder = datasets.load_dataset("imagefolder", data_dir=str(bench.output), split="train")
     assert folder["prompt"] == [line["prompt"] for line in made]
@@ -84,7 +89,7 @@ def test_nothing_of_a_prompt_reaches_a_name(bench: Bench) -> None:
     assert [line["prompt"] for line in lines(bench.output / "metadata.jsonl")] == prompts
 
 
-# Case 41: the dtype asked for is the dtype of every component.
+# Case 41.
 def test_the_dtype_is_that_of_every_component(bench: Bench) -> None:
     bench.values["dtype"] = "bf16"
     loaded = load(bench.write(**bench.values)).manifest
@@ -138,7 +143,7 @@ def test_the_collector_is_off_while_models_load_and_on_after(
         seen.append(gc.isenabled())
         raise ValueError
 
-    monkeypatch.setattr(Stop, "install", lambda self: None)  # signals stay pytest's
+    monkeypatch.setattr(Stop, "install", lambda self: None)  # leave the signals to pytest
     monkeypatch.setattr(load_module.ModelSource, "pipeline", watched)
     monkeypatch.setattr(Pipeline, "images", images)
     path = bench.write(**{**bench.values, "prompts": ["a cat"]})
@@ -151,7 +156,7 @@ def test_the_collector_is_off_while_models_load_and_on_after(
         gc.unfreeze()
 
 
-# Case 68: encoding waits here until the next batch has begun.
+# Case 68: here, encoding waits until the next batch has begun.
 def test_the_next_batch_does_not_wait_for_the_writer(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

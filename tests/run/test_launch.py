@@ -1,4 +1,4 @@
-"""Real launches of real processes: the same images whatever the layout, whatever dies."""
+"""Real launches: the same images from every layout, and after any process died."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ Launched = dict[str, tuple[int, str, Path]]
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory, ranks: Launcher) -> Launched:
-    """The same job by every launcher and by forked ranks, each into a folder of its own."""
+    """The same job by every launcher and by forked ranks, each into another folder."""
     home = tmp_path_factory.mktemp("layouts")
     one, three = job(home, "one.yaml"), job(home, "three.yaml", batch_size=3)
     accelerate = (
@@ -91,9 +91,9 @@ def test_every_name_has_its_own_prompt(launched: Launched) -> None:
         made = lines(output / "metadata.jsonl")
         assert [line["file_name"] for line in made] == [f"{i:06d}.png" for i in range(IMAGES)]
         assert [line["prompt"] for line in made] == [texts[line["prompt_index"]] for line in made]
-        told = summary(output)
-        assert told["outcome"] == "complete", name
-        assert sum(replica["images"] for replica in told["replicas"]) == IMAGES
+        report = summary(output)
+        assert report["outcome"] == "complete", name
+        assert sum(replica["images"] for replica in report["replicas"]) == IMAGES
 
 
 # Case 67.
@@ -107,7 +107,7 @@ def test_one_voice(launched: Launched) -> None:
     assert sum("not trained for" in line for line in ours) <= 1
 
 
-# Cases 10, 12: fewer prompts than ranks; then nothing at all to do.
+# Cases 10, 12: fewer prompts than ranks; then nothing to do.
 def test_one_prompt_on_four_ranks_and_again(tmp_path: Path) -> None:
     manifest, output = job(tmp_path, prompts=["a red circle"]), tmp_path / "out"
     first = launch([manifest, "--output", output], nproc=4)
@@ -132,7 +132,7 @@ def images_in(output: Path) -> int:
 
 
 def start(arguments: list[Any], program: Sequence[str] = ("-m", "runner")) -> Any:
-    """On two ranks."""
+    """Start a launch on two ranks."""
     return subprocess.Popen(
         command_line(arguments, nproc=2, program=program),
         stdout=subprocess.DEVNULL,
@@ -190,14 +190,14 @@ def test_term_ends_in_seconds_with_whole_images(tmp_path: Path, flux: Path) -> N
     assert not end.was_forced
     assert end.code != 0
     assert summary(output)["outcome"] == "interrupted"
-    made = pixels(output)  # every one opens
+    made = pixels(output)  # opens each image
     assert 5 <= len(made) < 2000
     status = launch(["status", manifest, "--output", output, "--exit-code"])
     assert status.returncode == 75
     assert len(lines(output / "metadata.jsonl")) == len(made)
 
 
-# Case 49: one process a node asks the hub, the others wait and read its files offline.
+# Case 49: one process per node asks the hub; the others wait, and read its files offline.
 def test_one_rank_downloads(tmp_path: Path, flux: Path) -> None:
     manifest = job(tmp_path, model="owner/name", parameters=FAST, prompts=["a cat"] * 4)
     env = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_TOKEN": "hf_SECRET"}

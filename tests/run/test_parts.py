@@ -29,10 +29,10 @@ def test_a_limited_run_leaves_what_it_was_not_asked_for(bench: Bench) -> None:
 def test_after_a_part_the_rest_is_another_command(bench: Bench) -> None:
     bench.run(limit=2)
     assert bench.status(limit=2)["exit_code"] == 0
-    told = bench.status()
-    assert told["exit_code"] == 75
-    assert "run without --limit" in told["sentence"]
-    assert "same command" not in told["sentence"]
+    report = bench.status()
+    assert report["exit_code"] == 75
+    assert "run without --limit" in report["sentence"]
+    assert "same command" not in report["sentence"]
 
 
 def test_limit_and_shard_make_their_part(bench: Bench) -> None:
@@ -53,7 +53,7 @@ def test_limit_and_shard_make_their_part(bench: Bench) -> None:
 def test_shards_that_end_together_leave_the_report_of_both(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one ends between the first one's look at the journals and its reports."""
+    """The second shard ends after the first has read the journals, before it writes reports."""
     module = sys.modules["runner.report"]
     monkeypatch.setattr(load_module, "load", lambda *_, stop, **__: FakePipeline(stop))
     merge, waits = module.merge, threading.Event()

@@ -1,4 +1,4 @@
-"""A run that goes on where the last one ended: what is whole stays, the rest is made."""
+"""A run continues where the last one ended: whole images stay, the rest is made."""
 
 import shutil
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_after_an_unclean_end_files_are_read_whole(bench: Bench) -> None:
     good, before = pixels(bench.output), stamps(bench.output)
     (journal,) = (bench.output / ".runner" / "journal").glob("*.jsonl")
     whole = journal.read_bytes().splitlines(keepends=True)
-    # The process died in the middle of its line for image 4, and a block of image 1 was lost.
+    # The process died while it wrote the line for image 4, and a block of image 1 was lost.
     journal.write_bytes(b"".join(whole[:4]) + whole[4][:10])
     data = bytearray((bench.output / "000001.png").read_bytes())
     data[-40] ^= 0xFF

@@ -15,9 +15,9 @@ from runner.errors import ExitCode, FolderError, RunnerError, StrategyError
 
 
 def test_status_before_and_after(bench: Bench) -> None:
-    told = bench.status()
-    assert told["exit_code"] == 75
-    assert told["sentence"].startswith("never run: 0 of 5 images")
+    report = bench.status()
+    assert report["exit_code"] == 75
+    assert report["sentence"].startswith("never run: 0 of 5 images")
     theirs = bench.output / "000002.png"
     theirs.parent.mkdir()
     theirs.write_bytes(b"mine")
@@ -29,20 +29,20 @@ def test_status_before_and_after(bench: Bench) -> None:
     reports = [bench.output / "metadata.jsonl", bench.output / "summary.json"]
     before = [path.read_bytes() for path in reports]
     bench.values["prompts"][1] = "a blue fox"
-    told = bench.status()
-    assert told["exit_code"] == 2  # as a run would
-    assert "would not make (1: the manifest changed since)" in told["sentence"]
+    report = bench.status()
+    assert report["exit_code"] == 2  # as a run would
+    assert "would not make (1: the manifest changed since)" in report["sentence"]
     bench.values["prompts"][1:] = []
     assert bench.status()["exit_code"] == 2
     assert [path.read_bytes() for path in reports] == before
     bench.values["prompts"] = list(PROMPTS)
-    told = bench.status()
-    assert (told["outcome"], told["exit_code"], told["missing"]) == ("interrupted", 75, 1)
+    report = bench.status()
+    assert (report["outcome"], report["exit_code"], report["missing"]) == ("interrupted", 75, 1)
     assert len(lines(bench.output / "metadata.jsonl")) == 4
     assert bench.status(limit=4)["exit_code"] == 0
     before = [path.stat().st_ino for path in reports]
     assert bench.status()["exit_code"] == 75
-    assert [path.stat().st_ino for path in reports] == before  # nothing new: only read
+    assert [path.stat().st_ino for path in reports] == before  # not written again
 
 
 def test_status_answers_as_a_run_would_and_loses_nothing(bench: Bench) -> None:
@@ -50,17 +50,17 @@ def test_status_answers_as_a_run_would_and_loses_nothing(bench: Bench) -> None:
     picture = bench.output / "000003.png"
     before = picture.read_bytes()
     picture.write_text("mine")
-    told = bench.status()
-    assert told["exit_code"] == 2
-    assert "000003.png in" in told["sentence"]
+    report = bench.status()
+    assert report["exit_code"] == 2
+    assert "000003.png in" in report["sentence"]
     picture.write_bytes(before)
     shutil.rmtree(bench.output / ".runner")
     reports = {path: path.read_bytes() for path in bench.output.glob("*.json*")}
-    (told, left) = (bench.status(), bench.output / "000004.png")
-    assert (told["outcome"], told["done"], told["exit_code"]) == ("complete", 5, 0)
+    (report, left) = (bench.status(), bench.output / "000004.png")
+    assert (report["outcome"], report["done"], report["exit_code"]) == ("complete", 5, 0)
     left.unlink()
-    told = bench.status()
-    assert (told["done"], told["missing"], told["exit_code"]) == (4, 1, 75)
+    report = bench.status()
+    assert (report["done"], report["missing"], report["exit_code"]) == (4, 1, 75)
     bench.values["seed"] = 5
     assert bench.status()["exit_code"] == 2
     assert {path: path.read_bytes() for path in bench.output.glob("*.json*")} == reports
@@ -71,9 +71,9 @@ def test_status_knows_of_a_refusal(bench: Bench) -> None:
     bench.values["strategy"] = {"kind": "context_parallel", "ulysses_degree": 2}
     with pytest.raises(StrategyError) as refused:
         bench.run()
-    with pytest.raises(RunnerError, match=re.escape(str(refused.value))) as told:
+    with pytest.raises(RunnerError, match=re.escape(str(refused.value))) as again:
         bench.status()
-    assert told.value.exit_code is ExitCode.REFUSED
+    assert again.value.exit_code is ExitCode.REFUSED
     del bench.values["strategy"]
     assert bench.run() is ExitCode.COMPLETE
     assert bench.status()["exit_code"] == 0
@@ -82,19 +82,19 @@ def test_status_knows_of_a_refusal(bench: Bench) -> None:
 def test_status_while_a_job_works(
     bench: Bench, at_image: Callable[[int, Callable[[], None]], None]
 ) -> None:
-    told: list[dict[str, Any]] = []
+    report: list[dict[str, Any]] = []
 
     def ask() -> None:
         wait_for(lambda: bench.status()["done"] == 3)
-        told.append(bench.status())
+        report.append(bench.status())
         assert not (bench.output / "metadata.jsonl").exists()
 
     at_image(3, ask)
     assert bench.run() is ExitCode.COMPLETE
-    assert (told[0]["outcome"], told[0]["exit_code"], told[0]["made"]) == ("running", 75, 3)
-    # The same rate as at the end: images made since the launch began.
+    assert (report[0]["outcome"], report[0]["exit_code"], report[0]["made"]) == ("running", 75, 3)
+    # Always the rate since the launch began.
     last = summary(bench.output)
-    for one in (*told, last, bench.status()):
+    for one in (*report, last, bench.status()):
         rate = one["made"] / one["seconds"]
         assert one["images_per_second"] == pytest.approx(rate, rel=0.01)
     assert bench.status()["seconds"] == last["seconds"]
@@ -103,46 +103,46 @@ def test_status_while_a_job_works(
 def test_status_and_a_run_agree_while_a_sibling_shard_writes(
     bench: Bench, at_image: Callable[[int, Callable[[], None]], None]
 ) -> None:
-    told: list[dict[str, Any]] = []
+    report: list[dict[str, Any]] = []
 
     def sibling() -> None:
         wait_for(lambda: bench.status()["done"] == 1)
         assert bench.run(part=(2, 2)) is ExitCode.COMPLETE
-        told.extend([summary(bench.output), bench.status(part=(2, 2)), bench.status()])
+        report.extend([summary(bench.output), bench.status(part=(2, 2)), bench.status()])
 
     at_image(2, sibling)
     assert bench.run(part=(1, 2)) is ExitCode.COMPLETE
-    assert [(one["done"], one["missing"]) for one in told] == [(3, 2)] * 3
-    assert [one["made"] for one in told[:2]] == [2, 2]
-    assert [one["exit_code"] for one in told] == [0, 0, 75]
+    assert [(one["done"], one["missing"]) for one in report] == [(3, 2)] * 3
+    assert [one["made"] for one in report[:2]] == [2, 2]
+    assert [one["exit_code"] for one in report] == [0, 0, 75]
     assert summary(bench.output)["done"] == bench.status()["done"] == 5
 
 
 def test_a_summary_with_a_launch_of_wrong_types(
     bench: Bench, at_image: Callable[[int, Callable[[], None]], None]
 ) -> None:
-    told: list[dict[str, Any]] = []
+    report: list[dict[str, Any]] = []
 
     def ask() -> None:
         path, values = bench.output / "summary.json", summary(bench.output)
         wrong = ({"id": []}, {"started": "now"}, {"seconds": {}}, {"generation": None})
         for launch in (7, *({**values["launch"], **one} for one in wrong)):
             path.write_text(json.dumps({**values, "launch": launch}))
-            told.append(bench.status())
+            report.append(bench.status())
 
     at_image(4, ask)
     bench.run()
-    assert {one["outcome"] for one in told} == {"running"}
-    assert len(told) == 5
+    assert {one["outcome"] for one in report} == {"running"}
+    assert len(report) == 5
 
 
 def test_status_tells_of_images_without_a_manifest(bench: Bench) -> None:
     bench.run(limit=3)
     (bench.output / "manifest.yaml").unlink()
-    told = bench.status()
-    assert told["exit_code"] == 75
-    assert "manifest.yaml is gone" in told["sentence"]
-    assert "3 of 5 images" in told["sentence"]
+    report = bench.status()
+    assert report["exit_code"] == 75
+    assert "manifest.yaml is gone" in report["sentence"]
+    assert "3 of 5 images" in report["sentence"]
     shutil.rmtree(bench.output / ".runner")
-    assert bench.status() == told
+    assert bench.status() == report
     assert not (bench.output / ".runner").exists()

@@ -1,4 +1,4 @@
-"""Texts are encoded once, and cut texts are reported; in phases, weights are read once a window."""
+"""Texts are encoded once, cut texts are reported; in phases, weights are read once a window."""
 
 import functools
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from runner.model import text_memory as encoders
 from runner.render import load as load_module
 
 
-# Case 39: told once, with the images; the record says which words were dropped.
+# Case 39: one message names the images; the record says which words were dropped.
 @pytest.mark.parametrize("strategy", ["data_parallel", PHASES])
 def test_texts_that_a_tokenizer_cuts(
     bench: Bench, capfd: pytest.CaptureFixture[str], strategy: Any
@@ -28,9 +28,9 @@ def test_texts_that_a_tokenizer_cuts(
     bench.values["prompts"] = [short, long, unknown]
     bench.values["parameters"] = {**FAST, "max_sequence_length": 18}
     assert bench.run() is ExitCode.COMPLETE
-    told = [line for line in capfd.readouterr().err.splitlines() if "cut" in line]
-    assert len(told) == 1
-    assert "in 2 of the images (1, 2);" in told[0]
+    report = [line for line in capfd.readouterr().err.splitlines() if "cut" in line]
+    assert len(report) == 1
+    assert "in 2 of the images (1, 2);" in report[0]
     fox, cat, qwx = lines(bench.output / "metadata.jsonl")
     assert "truncated" not in fox
     # CLIP's 77 tokens hold all of it; T5 gets 17 words and the end.
@@ -50,7 +50,7 @@ def test_a_text_that_comes_again_is_encoded_once(
         return real(self, input_ids, **others)
 
     monkeypatch.setattr(CLIPTextModel, "forward", forward)
-    monkeypatch.setattr(encoders, "RECENT", 2)  # outputs: of the last text
+    monkeypatch.setattr(encoders, "RECENT", 2)  # keeps the outputs of the last text only
     bench.values["strategy"] = strategy
     bench.values["prompts"] = ["a cat", "a dog", "a fox", "a cat"]
     assert bench.run() == 0
@@ -74,7 +74,7 @@ def test_phases_read_weights_once_a_window(
     monkeypatch: pytest.MonkeyPatch,
     failing: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Also where a call comes twice; where a batch fails, once more for each of its images."""
+    """Also when two calls are equal. If a batch fails, once more for each of its images."""
     loads, real = [], load_module.ModelSource.component
 
     def component(self: Any, name: str, **arguments: Any) -> Any:

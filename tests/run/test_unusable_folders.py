@@ -52,14 +52,14 @@ def test_files_that_may_not_be_read(bench: Bench) -> None:
 def test_names_of_ours_that_are_something_else(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Path], None]
 ) -> None:
-    """A folder or a pipe instead of a file, a file instead of a folder: one line, and no hang."""
+    """A folder or a FIFO instead of a file, a file instead of a folder: one line, and no hang."""
     monkeypatch.setattr("runner.folder.owners.DEAD_AFTER_S", 0.5)
     monkeypatch.setattr("runner.folder.owners.GLANCE_S", 0.5)
     bench.values["output"] = {"images_per_folder": 2}
     path = bench.output / name
     path.parent.mkdir(parents=True, exist_ok=True)
     make(path)
-    if name.endswith("all.json"):  # a lock of nobody
+    if name.endswith("all.json"):  # a lock without an owner
         assert bench.run(limit=1) is ExitCode.COMPLETE
         return
     with pytest.raises(FolderError, match=re.escape(path.name)):

@@ -1,7 +1,7 @@
 """Processes that tests start end with the test run, also when it is killed.
 
-Every such process inherits a token in its environment. A process of its own waits until pytest is
-gone, however it ended, and then kills all processes that have the token.
+Every such process inherits a token in its environment. The reaper, another process, waits until
+pytest is gone, however it ended, and then kills all processes that have the token.
 
 python tests/support/reaper.py TOKEN        waits for the end of stdin
 """
