@@ -40,7 +40,7 @@ class Owned:
         """Raises TakenOverError where the lock is not ours any more, and DiskError where it cannot
         be read."""
         try:
-            owner = owners.parse(self.path.read_bytes())
+            owner = owners.parse(files.again(self.path.read_bytes))
         except FileNotFoundError:
             owner = {}
         except OSError as error:
@@ -89,7 +89,7 @@ class FolderLock:
 
     def acquire(self) -> None:
         """Raises FolderError while another job lives on the folder."""
-        self.folder.locks.mkdir(parents=True, exist_ok=True)
+        files.make_folder(self.folder.locks)
         with guard(self.folder.locks / "guard"):
             _remove_temporaries(self.folder.locks)
             others = [

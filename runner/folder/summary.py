@@ -12,7 +12,7 @@ from runner.folder import files
 from runner.folder.counts import Counts, Launch, Outcome, exit_code, is_over, outcome
 from runner.folder.merged_record import Account, MergedRecord, ReplicaTimes
 from runner.folder.paths import OutputFolder
-from runner.units import counted, first_few
+from runner.units import counted, first_few, one_line
 
 __all__ = [
     "GO_ON",
@@ -124,4 +124,4 @@ def sentence(
         parts.append(f"{counts.left} left of the {counts.wanted} asked for")
     if summary["outcome"] == "interrupted":
         parts.append(remedy)
-    return "; ".join(parts)
+    return one_line("; ".join(parts))
