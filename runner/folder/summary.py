@@ -39,6 +39,7 @@ def summarize(now: Outcome, counts: Counts, launch: Launch, account: Account) ->
         "done": counts.done,
         "failed": counts.failed,
         "skipped": counts.skipped,
+        "flagged": len(counts.flagged),
         "missing": counts.total - counts.done - counts.failed - counts.skipped,
         "made": counts.made,
         "seconds": seconds,
@@ -118,6 +119,8 @@ def sentence(
         parts.append(f"{summary['failed']} failed, see {folder.failures.name}")
     if summary["skipped"]:
         parts.append(f"{summary['skipped']} skipped, see {folder.failures.name}")
+    if counts.flagged:
+        parts.append(f"{len(counts.flagged)} flagged ({first_few(counts.flagged)})")
     if summary["missing"]:
         parts.append(f"{summary['missing']} missing")
     if counts.left and counts.wanted < counts.total:
