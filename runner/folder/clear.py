@@ -36,9 +36,9 @@ def clear(
     of launches that ended; record the adopted images. Changed images stay until their new ones
     replace them. `check` is called before anything is removed; it raises TakenOverError."""
     # A launch takes its lock before it writes. So look who lives after the files were listed.
-    writers = {launch for _, launch in found.temporaries} - live
-    if writers:
-        live = live | live_launches(folder, writers, sure=True)
+    writers = {launch for _, launch in found.temporaries} | set(map(journal_launch, record.unclean))
+    if writers - live:
+        live = live | live_launches(folder, writers - live, sure=True)
     check()
     for path in found.beyond:
         path.unlink(missing_ok=True)

@@ -46,9 +46,10 @@ class Owned:
         except OSError as error:
             raise DiskError(error.errno, f"{self.path}: {error.strerror}") from error
         if owner.get("launch") != self.launch:
+            doubt = "" if owner else ", or somebody removed its lock"
             raise TakenOverError(
                 f"{self.path.parents[2]}: another job took this folder over while this one was "
-                f"paused; what that job made is untouched; `status` shows how it stands"
+                f"paused{doubt}; nothing more is written; `status` shows how the folder stands"
             )
 
 
