@@ -39,7 +39,7 @@ SAME_ON_ALL_RANKS = (ManifestError, LaunchError, InterruptedRunError)
 # Why a run that came to its end exits with another code than 0, for the launcher's traceback.
 ENDS = {
     ExitCode.FAILED: "some images failed; see failures.jsonl",
-    ExitCode.INCOMPLETE: "stopped as asked; run the same command again to go on",
+    ExitCode.INCOMPLETE: "run the same command again to go on",
 }
 
 
@@ -88,7 +88,8 @@ def _run(options: argparse.Namespace) -> int:
     finally:
         gc.enable()
     if code:
-        report_to_launcher(ENDS[code])
+        why = "stopped as asked; " if stop.requested and code == ExitCode.INCOMPLETE else ""
+        report_to_launcher(why + ENDS[code])
     return code
 
 

@@ -15,11 +15,12 @@ RunnerError                    exit 1
     └── TakenOverError         another job took the folder over while this one was paused
 """
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from runner.units import counted
+from runner.units import counted, one_line
 
 __all__ = [
     "DiskError",
@@ -39,6 +40,13 @@ __all__ = [
     "TakenOverError",
     "already_printed",
 ]
+
+
+DISK_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space, then "),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make it writable, then "),
+    errno.EIO: "check the disk, then ",
+}
 
 
 class ExitCode(IntEnum):
@@ -71,7 +79,7 @@ class Problem:
 
     def __str__(self) -> str:
         """One line: a line end in a value is shown as \\n."""
-        return f"{self.place}: {self.message}".replace("\n", "\\n")
+        return one_line(f"{self.place}: {self.message}")
 
 
 class ManifestError(RefusedError):
@@ -106,14 +114,18 @@ class StrategyError(RefusedError):
 
 
 class FolderError(RefusedError):
-    pass
+    """One line, also where a path has a line end."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class DiskError(RunnerError, OSError):
     """`DiskError(errno, "path: words")`."""
 
     def __str__(self) -> str:
-        return f"{self.args[-1]}; free the disk or mend it, then run the same command again"
+        remedy = DISK_REMEDIES.get(self.args[0], "")
+        return one_line(f"{self.args[-1]}; {remedy}run the same command again")
 
 
 class ReplicaLostError(RunnerError):

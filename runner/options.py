@@ -10,6 +10,7 @@ import runner
 from runner.commands.slurm import Request
 from runner.errors import ExitCode
 from runner.launch.shards import Part
+from runner.manifest.local_folder import check_local_folder
 from runner.say import say
 from runner.units import whole_number
 
@@ -182,7 +183,10 @@ def _up_to(most: int, text: str) -> int:
 def _folder(text: str) -> Path:
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError("not a path")
-    return Path(text)
+    try:
+        return Path(check_local_folder(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
 
 def _part(text: str) -> Part:

@@ -202,6 +202,8 @@ def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: Fold
         try:
             with _refusal_noted(rank, assignment):
                 render_and_write_batches(rank, assignment, prepared.renderer, on_lost)
+        except StoreLostError:
+            say("the launcher's store is out of reach")  # the report says what that cost
         except Exception as error:
             is_refused = isinstance(error, RefusedError)
             with contextlib.suppress(OSError, InterruptedRunError):

@@ -14,12 +14,18 @@ __all__ = [
     "duration",
     "first_few",
     "gib",
+    "one_line",
     "whole_number",
 ]
 
 GIB = 2**30
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": GIB}
 MAX_BYTES = 2**50
+
+
+def one_line(text: str) -> str:
+    """The text with its line ends shown as \\n, as a path or a value may have them."""
+    return text.replace("\n", "\\n")
 
 
 def whole_number(text: str, most: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.errors import DiskError, ExitCode, FolderError, RefusedError
 from runner.folder import summary
+from runner.folder.clear import remove_unfinished_reports
 from runner.folder.counts import Launch, count
 from runner.folder.owners import live_parts
 from runner.folder.paths import OutputFolder, os_errors_as_refusals
@@ -60,6 +61,7 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Part | None) -
         with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
             rebuild(folder, seen.plan, seen.record, states, launch.id)
             summary.write_summary(folder, values, launch.id)
+            remove_unfinished_reports(folder)
     is_of_all = limit is None and part is None and known.get("outcome") == "limited"
     remedy = REST_OF_A_PART if is_of_all else summary.GO_ON
     return {**values, "sentence": summary.sentence(values, counts, folder, remedy)}

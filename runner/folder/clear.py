@@ -2,13 +2,25 @@
 
 from collections.abc import Callable
 
+from runner.folder import files
 from runner.folder.journal import Journal, journal_launch
 from runner.folder.merged_record import MergedRecord
 from runner.folder.owners import live_launches
 from runner.folder.paths import OutputFolder
 from runner.folder.survey import Survey
 
-__all__ = ["clear"]
+__all__ = ["clear", "remove_unfinished_reports"]
+
+
+def remove_unfinished_reports(folder: OutputFolder) -> None:
+    """Remove what a process that was killed in the middle of the reports left behind."""
+    reports = tuple(f".{path.name}." for path in (folder.metadata, folder.failures, folder.summary))
+    found = [path for path in folder.dir.iterdir() if path.name.startswith(reports)]
+    writers = {launch for path in found if (launch := files.temporary_launch(path.name))}
+    live = live_launches(folder, writers, sure=True) if writers else set()
+    for path in found:
+        if files.temporary_launch(path.name) in writers - live:
+            path.unlink(missing_ok=True)
 
 
 def clear(
@@ -24,9 +36,9 @@ def clear(
     of launches that ended; record the adopted images. Changed images stay until their new ones
     replace them. `check` is called before anything is removed; it raises TakenOverError."""
     # A launch takes its lock before it writes. So look who lives after the files were listed.
-    writers = {launch for _, launch in found.temporaries} - live
-    if writers:
-        live = live | live_launches(folder, writers, sure=True)
+    writers = {launch for _, launch in found.temporaries} | set(map(journal_launch, record.unclean))
+    if writers - live:
+        live = live | live_launches(folder, writers - live, sure=True)
     check()
     for path in found.beyond:
         path.unlink(missing_ok=True)

@@ -51,6 +51,7 @@ class Counts:
     left: int = 0  # of the wanted: neither done nor skipped
     left_failed: int = 0  # of the left: failed
     truncated: array[int] = field(default_factory=lambda: array("Q"))  # done, with a text cut
+    flagged: array[int] = field(default_factory=lambda: array("Q"))  # done: black, or unsafe
 
 
 def count(states: bytearray, record: MergedRecord, wanted: bytearray, launch: Launch) -> Counts:
@@ -74,6 +75,8 @@ def count(states: bytearray, record: MergedRecord, wanted: bytearray, launch: La
             counts.made += launch.made(*record.done.source(index))
             if record.done.is_truncated(index):
                 counts.truncated.append(index)
+            if record.done.flag(index):
+                counts.flagged.append(index)
     return counts
 
 

@@ -79,6 +79,10 @@ class DoneImages(Mapping[int, Done]):
         """Whether a tokenizer cut a text of an image that is done."""
         return "truncated" in self._made_values[self._made[index]]
 
+    def flag(self, index: int) -> str:
+        """Why an image that is done was flagged (`black`, `safety checker`); "" if it was not."""
+        return str(self._made_values[self._made[index]].get("flagged", ""))
+
     def matches(self, index: int, fingerprint: bytes, size: int) -> bool:
         """Whether an image is done with this fingerprint and this size of its file."""
         start = FINGERPRINT_BYTES * index

@@ -1,18 +1,25 @@
 """Write files that are whole or absent, even where the process is killed meanwhile."""
 
+import contextlib
 import errno
 import os
 import re
 import secrets
+import stat
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from runner.errors import DiskError
 
 __all__ = [
     "DISK_ERRORS",
+    "again",
+    "can_rename",
     "create",
     "is_claim",
+    "make_folder",
     "no_check",
     "replace",
     "temporary_launch",
@@ -22,13 +29,17 @@ __all__ = [
 TEMPORARY = ".part"  # the ending of a file that is being written
 # .000001.png.5f3a90c2.0a0b0c0d.part: the file's name, the launch that writes it, random digits
 TEMPORARY_NAME = re.compile(
-    r"\.(\d{6,}\.png|[a-z0-9-]+\.(jsonl?|yaml)|(refused|crash)[0-9a-z-]*)"
+    r"\.(\d{6,}\.png|[a-z0-9-]+\.(jsonl?|yaml)|(refused|crash|probe)[0-9a-z-]*)"
     r"\.(?P<launch>[0-9a-f]{8})\.[0-9a-f]{8}\.part",
     re.ASCII,
 )
 CLAIM = ".claim"  # the ending of a file whose content is the launch that may take the name
 CLAIM_NAME = re.compile(r"\.\d{6,}\.png\.claim", re.ASCII)  # only images are claimed
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+TRANSIENT = {errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.ENOENT}  # of a network disk
+NO_RENAME = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV}
+TRIES, PAUSE_S = 3, 0.5
+T = TypeVar("T")
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EOPNOTSUPP}
 
 
@@ -45,14 +56,19 @@ def create(
     Raises FileExistsError where the name is taken, and DiskError for any other error of the disk:
     it is full, read-only, broken or gone.
     """
-    temporary = _write(path, chunks, launch)
     try:
-        check()
-        _link(temporary, path, launch)
+        _again_if_possible(chunks, lambda: _create(path, chunks, launch, check))
     except (FileExistsError, DiskError):
         raise
     except OSError as error:
         raise _disk_error(error, path) from error
+
+
+def _create(path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[], None]) -> None:
+    temporary = _write(path, chunks, launch)
+    try:
+        check()
+        _link(temporary, path, launch)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -61,16 +77,81 @@ def replace(
     path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[], None] = no_check
 ) -> None:
     """As `create`, but over an existing file: a reader sees the old bytes or the new ones."""
-    temporary = _write(path, chunks, launch)
     try:
-        check()
-        os.replace(temporary, path)
+        _again_if_possible(chunks, lambda: _replace(path, chunks, launch, check))
     except DiskError:
         raise
     except OSError as error:
         raise _disk_error(error, path) from error
+
+
+def _replace(path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[], None]) -> None:
+    temporary = _write(path, chunks, launch)
+    try:
+        check()
+        os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)  # it has its final name, or something went wrong
+
+
+def again(call: Callable[[], T]) -> T:
+    """Call up to TRIES times where a network disk fails for a moment."""
+    for left in reversed(range(TRIES)):
+        try:
+            return call()
+        except OSError as error:
+            if isinstance(error, DiskError) or error.errno not in TRANSIENT or not left:
+                raise
+        time.sleep(PAUSE_S)
+    raise AssertionError("unreachable")
+
+
+def _again_if_possible(chunks: Iterable[bytes], write: Callable[[], None]) -> None:
+    """A generator gives its chunks once."""
+    if isinstance(chunks, tuple):
+        again(write)
+    else:
+        write()
+
+
+def make_folder(path: Path, *, parents: bool = True) -> None:
+    """Make a folder, and its parents, where they are not there yet. Raises OSError.
+
+    `Path.mkdir(exist_ok=True)` fails where a network disk says that the name is taken, and a moment
+    later still that there is no folder.
+    """
+    try:
+        again(lambda: path.mkdir(parents=parents))
+    except FileExistsError:
+        for _ in range(TRIES - 1):
+            if _is_folder(path):
+                return
+            time.sleep(PAUSE_S)
+        if not _is_folder(path):
+            raise
+
+
+def _is_folder(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISDIR(path.stat().st_mode)
+    return False
+
+
+def can_rename(folder: Path) -> bool:
+    """Whether files in a folder can be renamed, over another one too: without that nothing gets its
+    final name. Any other fault shows when the first file is written."""
+    one, two = (temporary_path(folder / "probe", "0" * 8) for _ in range(2))
+    try:
+        one.touch()
+        two.touch()
+        os.replace(one, two)
+    except OSError as error:
+        return error.errno not in NO_RENAME
+    finally:
+        for path in (one, two):
+            with contextlib.suppress(OSError):
+                path.unlink()
+    return True
 
 
 def temporary_path(path: Path, launch: str) -> Path:
@@ -92,19 +173,16 @@ def is_claim(name: str) -> bool:
 def _write(path: Path, chunks: Iterable[bytes], launch: str) -> Path:
     """Write the bytes to a temporary file beside `path`, and wait until the disk has them."""
     temporary = temporary_path(path, launch)
+    make_folder(path.parent, parents=False)  # the disk may be gone: do not write elsewhere
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        path.parent.mkdir(exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.writelines(chunks)
-                file.flush()
-                os.fsync(file.fileno())
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise _disk_error(error, path) from error
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     return temporary
 
 
@@ -113,6 +191,10 @@ def _link(temporary: Path, path: Path, launch: str) -> None:
     `os.rename` would overwrite the file there."""
     try:
         os.link(temporary, path)
+    except FileExistsError:
+        # A network disk may answer a link that it sent twice with an error for the second time.
+        if not os.path.samestat(temporary.lstat(), path.lstat()):
+            raise
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise

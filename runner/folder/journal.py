@@ -10,6 +10,7 @@ pack.py.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from typing import Any
 import msgspec
 
 from runner.errors import DiskError
+from runner.folder import files
 from runner.folder.merged_record import Failed, MergedRecord, ReplicaTimes
 
 __all__ = ["Journal", "journal_launch", "merge", "to_line"]
@@ -82,15 +84,30 @@ class Journal:
 
     def _write(self, data: bytes) -> None:
         if self._descriptor is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            files.make_folder(self.path.parent)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL
             self._descriptor = os.open(self.path, flags, 0o666)
         start = os.fstat(self._descriptor).st_size
         try:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+            files.again(lambda: self._write_from(start, data))
         except OSError:
             os.ftruncate(self._descriptor, start)  # the disk took only a part of the line
+            raise
+
+    def _write_from(self, start: int, data: bytes) -> None:
+        """Write the line at this place of the file, also where a first try left a part of it. Opens
+        the file anew where the server forgot it."""
+        assert self._descriptor is not None
+        try:
+            if os.fstat(self._descriptor).st_size > start:
+                os.ftruncate(self._descriptor, start)
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                opened = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+                os.close(self._descriptor)
+                self._descriptor = opened
             raise
 
 
@@ -127,7 +144,7 @@ def merge(folder: Path, total: int) -> MergedRecord:
         try:
             record = MergedRecord(total)
             for name in _names(folder):
-                _read(folder / name, record)
+                _add_journal(folder / name, record)
             record.unclean -= record.verified
             return record
         except FileNotFoundError:
@@ -146,8 +163,18 @@ def _names(folder: Path) -> list[str]:
         )
 
 
+def _add_journal(path: Path, record: MergedRecord) -> None:
+    """Add one journal to the record; again from its start where a network disk failed: what a line
+    says twice counts once."""
+    try:
+        _read(path, record)
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        _read(path, record)
+
+
 def _read(path: Path, record: MergedRecord) -> None:
-    """Add one journal to the record."""
     name, generation = path.name, int(path.name.partition("-")[0])
     if generation >= record.generation:
         record.generation, record.launch = generation, journal_launch(name)

@@ -40,15 +40,16 @@ class Owned:
         """Raises TakenOverError where the lock is not ours any more, and DiskError where it cannot
         be read."""
         try:
-            owner = owners.parse(self.path.read_bytes())
+            owner = owners.parse(files.again(self.path.read_bytes))
         except FileNotFoundError:
             owner = {}
         except OSError as error:
             raise DiskError(error.errno, f"{self.path}: {error.strerror}") from error
         if owner.get("launch") != self.launch:
+            doubt = "" if owner else ", or somebody removed its lock"
             raise TakenOverError(
                 f"{self.path.parents[2]}: another job took this folder over while this one was "
-                f"paused; what that job made is untouched; `status` shows how it stands"
+                f"paused{doubt}; nothing more is written; `status` shows how the folder stands"
             )
 
 
@@ -89,7 +90,7 @@ class FolderLock:
 
     def acquire(self) -> None:
         """Raises FolderError while another job lives on the folder."""
-        self.folder.locks.mkdir(parents=True, exist_ok=True)
+        files.make_folder(self.folder.locks)
         with guard(self.folder.locks / "guard"):
             _remove_temporaries(self.folder.locks)
             others = [

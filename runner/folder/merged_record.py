@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 LEFT, DONE, FAILED, SKIPPED = range(4)  # the states of an image; skipped: left out on purpose
+KEPT_OUT = {"skip": ("skipped", SKIPPED), "fail": ("flagged", FAILED)}  # by `on_flagged`
 LOST = "replica-lost"  # the kind of failure of an image that ended its replica
 
 
@@ -63,6 +64,9 @@ class MergedRecord:
         self.failed: dict[int, Failed] = {}
         self.unclean: set[str] = set()  # journals without their last line, and not verified since
         self.verified: set[str] = set()  # journals whose files were read whole by a later launch
+        self.kept_out: dict[
+            int, Failed
+        ] = {}  # done, but flagged, which the manifest rejects by now
         self.accounts: dict[str, Account] = {}  # launch → account
         self.journals: dict[str, int] = {}  # name → bytes read
         self.lines = 0  # about images
@@ -99,8 +103,11 @@ class MergedRecord:
 
     def states(self, plan: Plan, fingerprints: Fingerprints, sizes: Sequence[int]) -> bytearray:
         """The state of each image of the plan. It is done where a journal says so with the plan's
-        fingerprint and the size of its file; `sizes` are below 0 where there is no file."""
+        fingerprint and the size of its file; `sizes` are below 0 where there is no file. Fills
+        `kept_out`: the same picture would come out again, so such images are not made anew."""
         states = bytearray(len(plan))
+        policy = plan.manifest.on_flagged
+        self.kept_out.clear()
         for task in plan.tasks():
             size, failed = sizes[task.index], self.failed.get(task.index)
             if size < 0 and failed is None:
@@ -108,8 +115,15 @@ class MergedRecord:
             fingerprint = fingerprints.digest(task)
             if self.done.matches(task.index, fingerprint, size):
                 states[task.index] = DONE
+                flag = "" if policy == "keep" else self.done.flag(task.index)
+                if flag:
+                    kind, state = KEPT_OUT[policy]
+                    states[task.index] = state
+                    generation = self.done.generation(task.index)
+                    reason = f"flagged: {flag}"
+                    self.kept_out[task.index] = Failed(fingerprint.hex(), kind, reason, generation)
             elif failed is not None and failed.fingerprint == fingerprint.hex():
-                is_skip = failed.kind == "skipped" and plan.manifest.on_flagged == "skip"
+                is_skip = failed.kind == "skipped" and policy == "skip"
                 states[task.index] = SKIPPED if is_skip else FAILED
         return states
 

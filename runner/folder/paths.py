@@ -23,6 +23,7 @@ REPORT_KEYS = {  # that the first line of each report has, and no file of anothe
 }
 NOTE_NAME = re.compile(r"refused(-\d+-of-\d+)?", re.ASCII)
 MOST_BYTES = 1 << 24  # that are read of a report to recognize it
+LINE_START = re.compile(r'\{("file_name":"[0-9/]+\.png",)?"index":\d+,"prompt')
 HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your own manifest.\n"
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
@@ -38,8 +39,15 @@ def os_errors_as_refusals() -> Iterator[None]:
         is_broken = error.errno in files.DISK_ERRORS - {errno.EROFS}
         if isinstance(error, RunnerError) or is_broken or not error.filename:
             raise
-        remedy = "; make it writable, or use another folder" if error.errno in READ_ONLY else ""
+        remedy = f"; make it {_lacks(error.filename)}" if error.errno in READ_ONLY else ""
+        remedy += ", or use another folder" if remedy else ""
         raise FolderError(f"{error.filename}: {error.strerror}{remedy}") from error
+
+
+def _lacks(name: str) -> str:
+    """What a file or folder that may not be used lacks."""
+    is_hidden = os.path.isfile(name) and not os.access(name, os.R_OK)
+    return "readable" if is_hidden else "writable"
 
 
 class OutputFolder:
@@ -73,9 +81,14 @@ class OutputFolder:
     @os_errors_as_refusals()
     def prepare(self) -> None:
         """Make the folder. Raises FolderError as `check` does."""
-        self.dir.mkdir(parents=True, exist_ok=True)
+        files.make_folder(self.dir)
         self.check()
-        self.own.mkdir(exist_ok=True)
+        files.make_folder(self.own)
+        if not files.can_rename(self.own):
+            raise FolderError(
+                f"{self.dir}: this file system cannot rename files; use another folder: "
+                f"--output DIR"
+            )
 
     @os_errors_as_refusals()
     def check(self) -> None:
@@ -154,6 +167,8 @@ def _is_report(path: Path) -> bool:
                 return file.read(len(HEADER)) == HEADER
             is_lines = path.suffix == ".jsonl"
             text = file.readline(MOST_BYTES) if is_lines else file.read(MOST_BYTES)
+            if is_lines and len(text) == MOST_BYTES:  # a line this long has a very long prompt
+                return LINE_START.match(text) is not None
         values = json.loads(text or "{}")
         return not text or (isinstance(values, dict) and REPORT_KEYS[path.name] <= values.keys())
     except (ValueError, RecursionError):

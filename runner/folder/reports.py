@@ -58,7 +58,7 @@ def _metadata(
 def _failures(plan: Plan, record: MergedRecord, states: bytearray) -> Iterator[bytes]:
     for index, state in enumerate(states):
         if state in (FAILED, SKIPPED):
-            failed = record.failed[index]
+            failed = record.kept_out.get(index) or record.failed[index]
             fault = {"kind": failed.kind, "error": failed.error}
             yield _line({"index": index, "prompt": plan.task(index).prompt, **fault})
 

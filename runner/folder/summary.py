@@ -12,7 +12,7 @@ from runner.folder import files
 from runner.folder.counts import Counts, Launch, Outcome, exit_code, is_over, outcome
 from runner.folder.merged_record import Account, MergedRecord, ReplicaTimes
 from runner.folder.paths import OutputFolder
-from runner.units import counted, first_few
+from runner.units import counted, first_few, one_line
 
 __all__ = [
     "GO_ON",
@@ -39,6 +39,7 @@ def summarize(now: Outcome, counts: Counts, launch: Launch, account: Account) ->
         "done": counts.done,
         "failed": counts.failed,
         "skipped": counts.skipped,
+        "flagged": len(counts.flagged),
         "missing": counts.total - counts.done - counts.failed - counts.skipped,
         "made": counts.made,
         "seconds": seconds,
@@ -118,10 +119,12 @@ def sentence(
         parts.append(f"{summary['failed']} failed, see {folder.failures.name}")
     if summary["skipped"]:
         parts.append(f"{summary['skipped']} skipped, see {folder.failures.name}")
+    if counts.flagged:
+        parts.append(f"{len(counts.flagged)} flagged ({first_few(counts.flagged)})")
     if summary["missing"]:
         parts.append(f"{summary['missing']} missing")
     if counts.left and counts.wanted < counts.total:
         parts.append(f"{counts.left} left of the {counts.wanted} asked for")
     if summary["outcome"] == "interrupted":
         parts.append(remedy)
-    return "; ".join(parts)
+    return one_line("; ".join(parts))

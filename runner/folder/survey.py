@@ -62,8 +62,12 @@ def survey(
     states = record.states(plan, fingerprints, files.sizes)
     found = Survey(states, states.translate(MUST_BE_MADE), temporaries=files.temporaries)
     suspect = {name for name in record.unclean if journal_launch(name) not in live}
+    for index in record.kept_out:
+        found.todo[index] = 0
     for index, size in enumerate(files.sizes):
         is_done = states[index] == DONE
+        if index in record.kept_out:
+            continue
         if size == ABSENT or (is_done and record.done.source(index)[0] not in suspect):
             continue  # nearly all images: no file is opened
         path, done = folder.image(index), record.done.get(index)

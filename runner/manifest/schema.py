@@ -12,6 +12,7 @@ from pydantic import (
     field_validator,
 )
 
+from runner.manifest.local_folder import check_local_folder
 from runner.manifest.prompts import InlinePrompts, Parameters, PromptFile, Seed
 from runner.model.spec import ModelSpec
 from runner.settings import Settings, Text
@@ -56,7 +57,7 @@ def _one_seed(value: "SeedSpec") -> "SeedSpec":
 
 
 class OutputSpec(Settings):
-    dir: Text | None = None
+    dir: Annotated[Text, AfterValidator(check_local_folder)] | None = None
     images_per_folder: Annotated[int, Field(ge=1)] | None = None
     png_level: Annotated[int, Field(ge=0, le=9)] = 1  # against 6: a quarter larger, far faster
 

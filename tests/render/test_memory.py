@@ -231,6 +231,30 @@ def test_skipped_images_are_no_failures_and_stay_skipped(tmp_path: Path) -> None
     assert len(job.images()) == 6
 
 
+def test_flagged_images_that_were_kept_are_counted(tmp_path: Path) -> None:
+    """Then the manifest rejects them: they count as such, and are not made again."""
+    job = Job(tmp_path, 6)
+    hooks = {"keep": ["prompt 0", "prompt 4"]}
+    end = job.run(hooks=hooks)
+    assert end.code == 0
+    assert "complete: 6 of 6 images" in end.err
+    assert "; 2 flagged (0, 4)" in end.err
+    assert job.summary()["flagged"] == 2
+    before = {path: path.stat().st_ino for path in job.output.glob("*.png")}
+    for policy, code, kind in (("fail", 3, "flagged"), ("skip", 0, "skipped")):
+        job = Job(tmp_path, 6, on_flagged=policy)
+        assert job.status() == code
+        assert job.run(hooks=hooks).code == code
+        assert [(f["index"], f["kind"]) for f in job.failures()] == [(0, kind), (4, kind)]
+        assert {f["error"] for f in job.failures()} == {"flagged: black"}
+        assert [line["index"] for line in job.metadata()] == [1, 2, 3, 5]
+        assert job.summary()["flagged"] == 0
+    job = Job(tmp_path, 6)
+    assert job.run(hooks=hooks).code == 0
+    assert job.status() == 0
+    assert before == {path: path.stat().st_ino for path in job.output.glob("*.png")}
+
+
 def test_ranks_without_memory_end_the_job_as_failed(tmp_path: Path) -> None:
     job = Job(tmp_path, 12)
     end = job.run(processes=2, hooks={"give_up": ["prompt 4", "prompt 5"]})

@@ -2,6 +2,7 @@
 
 python tests/support/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HOOKS is JSON and names
 prompts by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "clock": 3600}.
+{"flag": [prompt], "keep": [prompt]}: flagged images, skipped or written.
 {"machine": "b", "dead_after": 4}: as on another machine, which waits so long for a heartbeat.
 {"slow": {"seconds": 3, "launches": 2}}: 3 s an image, in the first two launches by Slurm.
 """
@@ -27,7 +28,7 @@ from runner.plan import Task
 from runner.prepare import assignment, strategy
 from runner.render import load as render_load
 from runner.render.fake import FakePipeline
-from runner.render.results import DroppedError, Failure, Rendered
+from runner.render.results import DroppedError, Failure, Image, Rendered
 
 
 class Hooked(FakePipeline):
@@ -52,7 +53,11 @@ class Hooked(FakePipeline):
                 time.sleep(0.3)
                 os.kill(os.getpid(), getattr(signal, self.hooks.get("signal", "SIGKILL")))
                 time.sleep(60)
-        return super().render(tasks, degraded)
+        rendered = super().render(tasks, degraded)
+        for result in rendered.results:
+            if isinstance(result, Image) and result.task.prompt in self.hooks.get("keep", ()):
+                result.made["flagged"] = "black"
+        return rendered
 
     def _begin(self, marks: Path, index: int) -> bool:
         """Note which process is at the image; wait while the test holds it (Job.hold). False: a
