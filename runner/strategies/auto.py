@@ -96,7 +96,10 @@ def _too_large(job: JobSize, room: int) -> str:
         return f"{gib(OVERHEAD)} of each device are taken before the model; use larger devices"
     sizes = f"weights of {gib(job.weights)} and activations of {gib(job.activations)}"
     if job.activations <= room // 2:
-        return f"{sizes}; use quantization, or more or larger devices"
+        return (
+            f"{sizes}; use quantization, more or larger devices, or device_map, which keeps what "
+            f"does not fit in host memory (slower)"
+        )
     if job.weights <= room // 2:
         return f"{sizes}; use smaller images, a smaller batch_size or VAE tiling"
     return (

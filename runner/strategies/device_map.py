@@ -17,7 +17,7 @@ from runner.strategies.base import Degree, Resolution, Row, Source, StrategyBase
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.checks.phases import fault_of_phases, phases_of
 from runner.strategies.engines.placement import Budget, alone_on, load_placed, splitting
-from runner.strategies.estimate.fit import JobSize, in_components, in_phases
+from runner.strategies.estimate.fit import LEFT_FREE, JobSize, in_components, in_phases
 from runner.strategies.estimate.places import parts_of, placed
 from runner.units import MAX_BYTES, bytes_in, counted
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["DeviceMap"]
 
 PHASED_BATCHES = 32  # batches for which the weights are read once; a stop may lose as many
-LEFT_FREE = 0.8  # the share of a GPU's free memory that weights may take: the rest is for images
 
 
 def _device(value: str) -> str:

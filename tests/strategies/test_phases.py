@@ -1,5 +1,6 @@
 """Phases against one call of the pipeline: the same images, sizes and flags, or a refusal."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,8 +9,10 @@ import pytest
 import torch
 from support import phased_families as families
 from support import tiny
+from support.bench import PHASES, Bench
 from support.phased_families import PARAMETERS, call, plain, source_of
 
+from runner.errors import ExitCode
 from runner.model.configs import ModelConfigs
 from runner.render.load import ModelSource
 from runner.strategies.checks.phases import fault_of_phases
@@ -115,6 +118,27 @@ def test_tiles_help_where_there_is_no_memory_to_decode(
     found = [parts(**one).images for one in calls(PARAMETERS["flux"])]
     assert [image.shape for image in found] == [image.shape for image in expected]
     assert loads.count("transformer") == loads.count("text_encoder_2") == 1
+
+
+def test_a_job_of_phases_goes_on_with_tiles(
+    manifest: Any, flux: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from diffusers import AutoencoderKL
+
+    bench = Bench(manifest, flux, tmp_path)
+
+    decode = AutoencoderKL.decode
+
+    def needs_tiles(self: Any, *given: Any, **named: Any) -> Any:
+        if not self.use_tiling:
+            raise torch.OutOfMemoryError
+        return decode(self, *given, **named)
+
+    monkeypatch.setattr(AutoencoderKL, "decode", needs_tiles)
+    bench.values.update(strategy=PHASES, on_out_of_memory="tile")
+    assert bench.run() is ExitCode.COMPLETE
+    records = [json.loads(line) for line in (bench.output / "metadata.jsonl").open()]
+    assert all("vae tiling" in record["degraded"] for record in records)
 
 
 def test_a_pipeline_that_uses_its_parts_otherwise_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from runner.strategies import Conditions, Strategy
 from runner.strategies.auto import choose, rows
 from runner.strategies.checks.backends import BACKENDS, Backend
 from runner.strategies.checks.proven import CP_MODELS, PROVEN, TP_MODELS
-from runner.strategies.estimate.fit import OVERHEAD, JobSize, in_phases
+from runner.strategies.estimate.fit import OVERHEAD, JobSize, in_components, in_phases
 from runner.strategies.estimate.sizes import tensor_parallel_bytes
 
 GIB = 2**30
@@ -710,6 +710,22 @@ def test_a_phase_holds_the_decoder_beside_the_denoiser(configs):
     assert in_phases(job, Machine(1, 40 * GIB, "pcie")).weights == 21 * GIB
     decoding = JobSize(job.configs, "bfloat16", parts, GIB, 30 * GIB)
     assert in_phases(decoding, Machine(1, 40 * GIB, "pcie")).weights == 2 * GIB
+
+
+def test_a_split_fills_one_device_after_another(configs):
+    """As device_map loads it: 0.8 of the first device, which has the decoder's activations too."""
+    parts = {"transformer": 30 * GIB, "vae": GIB}
+    model = ModelConfigs.read(configs(TRANSFORMER))
+    machine = Machine(4, 24 * GIB, "pcie")
+    found = in_components(JobSize(model, "bfloat16", parts, GIB, 4 * GIB), machine)
+    assert found.weights == int(24 * GIB * 0.8)
+    assert not found.fits
+    assert in_components(JobSize(model, "bfloat16", parts, GIB, 2 * GIB), machine).fits
+
+
+def test_one_small_gpu_is_sent_to_host_memory(configs):
+    with pytest.raises(StrategyError, match="device_map, which keeps what does not fit in host"):
+        choose(job_size(configs), Machine(1, 24 * GIB, "pcie"))
 
 
 def test_a_decoder_of_3d_convolutions_needs_more(configs):

@@ -26,6 +26,7 @@ from runner.strategies.estimate.sizes import tensor_parallel_bytes
 from runner.units import GIB, gib
 
 __all__ = [
+    "LEFT_FREE",
     "OVERHEAD",
     "Estimate",
     "JobSize",
@@ -44,7 +45,7 @@ NUMBERS_A_PIXEL = 4
 CAUSAL_3D = ("AutoencoderKLQwenImage", "AutoencoderKLWan")
 NUMBERS_A_PIXEL_CAUSAL_3D = 9
 DEFAULT_TOKENS, DEFAULT_WIDTH, DEFAULT_CHANNELS = 4608, 4096, 256
-SPLIT = 1.05  # of an even share: a component is cut between its blocks, the last device has more
+LEFT_FREE = 0.8  # the share of a GPU's free memory that device_map fills: the rest is for images
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +155,11 @@ def in_components(job: JobSize, machine: Machine) -> Estimate | None:
     count = next(enough, machine.devices)
     weights, why = _fullest(job.components, count), "components whole, on different devices"
     if weights > room and job.largest > room:
-        weights = math.ceil(job.weights / count * SPLIT)
-        why = "largest component split over the devices"
+        full = int(machine.memory * LEFT_FREE)  # one device after another is filled up to this
+        weights, why = min(job.weights, full), "largest component split over the devices"
+        if job.weights > full * count:
+            why = "largest component split over the devices and host memory"
+            weights = math.ceil(job.weights / count)
     return Estimate.on(machine, count, weights, job.activations, why)
 
 
