@@ -43,7 +43,7 @@ def table(pipelines: Mapping[str, Findings], schedulers: Mapping[str, Findings])
         name, _, scheduler = key.partition(" ")
         combined.setdefault(name, {})[scheduler] = _words(found["data_parallel"])
     return {
-        **{name: importlib.metadata.version(name).partition("+")[0] for name in PACKAGES},
+        "versions": {name: importlib.metadata.version(name).partition("+")[0] for name in PACKAGES},
         "pipelines": proven,
         "refused": refused,
         "faults": faults,
@@ -62,15 +62,15 @@ def supports(entry: Mapping[str, Any] | None, found: Findings) -> bool:
 
 def page(found: Table) -> str:
     """docs/models.md."""
-    versions = ", ".join(f"{package} {found[package]}" for package in PACKAGES)
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     lines = [
         "# Pipelines, and what is proven of them",
         "",
         f"Made by `make models-table` with {versions}.",
         "",
         "A tiny random model of each class makes several texts and sizes, in one process and in",
-        "two. Each image is compared with that of plain diffusers, called with that prompt alone.",
-        "It is equal where no value is more than 1 of 255 off.",
+        "two, and each image is compared with that of plain diffusers, called with that prompt",
+        "alone. It is equal where no value is more than 1 of 255 off.",
         "",
         "| pipeline | batch size | `phases` | `device_map` with `max_memory` |",
         "| --- | --- | --- | --- |",
