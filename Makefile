@@ -9,7 +9,7 @@ SEED     ?= 1
 BIN      := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines test-cluster chaos audit check style docs clean
+.PHONY: help run test test-models models-table test-engines test-cluster chaos audit check style docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,7 +22,13 @@ else
 endif
 
 test: .venv/dev  ## all tests that need no extra service
-	$(BIN)/python -m pytest -m "not gpu and not cluster and not engines" $(ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not cluster and not engines and not models" $(ARGS)
+
+test-models: .venv/dev  ## every pipeline class, scheduler and strategy beside plain diffusers
+	$(BIN)/python -m pytest -n 2 tests/models $(ARGS)
+
+models-table: .venv/dev  ## write down what those tests find: runner/model/proven.json, docs/models.md
+	$(BIN)/python tests/models/table.py $(ARGS)
 
 test-engines: .venv-engines/dev  ## tests with the real xfuser and para-attn, in a .venv of their own
 	.venv-engines/bin/python -m pytest -m "engines and not gpu" $(ARGS)

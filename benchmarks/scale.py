@@ -222,27 +222,28 @@ def first(manifest: str) -> None:
 
 
 def measure_steps(manifest: str) -> None:
-    from runner.folder import reports as report
+    from runner.folder.counts import Launch, count
     from runner.folder.journal import merge
-    from runner.folder.reports import Launch
-    from runner.folder.survey import asked_images, pending_batches, survey
+    from runner.folder.reports import rebuild
+    from runner.folder.scan import scan
+    from runner.folder.survey import pending_batches, survey
     from runner.manifest.load import load
-    from runner.plan import Plan
+    from runner.plan import Plan, wanted_images
 
     folder, plan, prints = opened(Path(manifest))
     record = merge(folder.journals, len(plan))
     found = survey(folder, plan, prints, record, set())
-    asked = asked_images(plan, None, None)
+    wanted = wanted_images(plan, None, None)
     images = len(plan)
     calls: dict[str, Callable[[], Any]] = {
         "load": lambda: load(Path(manifest)),
         "plan": lambda: Plan(plan.manifest, plan.prompts, plan.root),
         "merge": lambda: merge(folder.journals, len(plan)),
-        "scan": lambda: folder.scan(len(plan)),
+        "scan": lambda: scan(folder, len(plan)),
         "survey": lambda: survey(folder, plan, prints, record, set()),
-        "batches": lambda: pending_batches(plan, found.todo, asked),
-        "count": lambda: report.count(found.states, record, asked, Launch("0" * 8, 0)),
-        "rebuild": lambda: report.rebuild(folder, plan, record, found.states, "0" * 8),
+        "batches": lambda: pending_batches(plan, found.todo, wanted),
+        "count": lambda: count(found.states, record, wanted, Launch("0" * 8, 0)),
+        "rebuild": lambda: rebuild(folder, plan, record, found.states, "0" * 8),
     }
     times = max(1, min(9, 100_000 // images))
     costs = {

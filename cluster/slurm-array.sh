@@ -1,6 +1,6 @@
 #!/bin/bash
-# Made by: python -m runner slurm manifests/job.yaml --nodes=1 --gpus-per-node=8 --time=04:00:00 --array=4
-# Submit it with the Python environment of the runner active: Slurm hands the environment on.
+# Made by: python -m runner slurm manifests/job.yaml --gpus-per-node=8 --time=04:00:00 --array=4
+# Submit it with the runner's Python environment active: Slurm passes the environment on.
 #SBATCH --job-name=job
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -16,30 +16,28 @@
 job=(manifests/job.yaml)
 job+=(--shard "$SLURM_ARRAY_TASK_ID/4")
 stop=outputs/job/.runner/stop-$SLURM_ARRAY_TASK_ID-of-4
-# The same for all tasks of this job, another one for its neighbours on the node.
-port=$((20000 + SLURM_JOB_ID % 20000))
 
-# Slurm signals this shell alone, some time before the limit, and CONT follows at once: a handler
-# that runs a command can be lost then, so it is made of builtins.
+# Slurm signals only this shell, some time before the limit, and sends CONT right after. A handler
+# that runs a program can be lost then, so this one uses only builtins.
 signalled=
 on_signal() { signalled=yes; : > "$stop"; }
 trap on_signal USR1 TERM
 
-rm -f "$stop"  # of an earlier job: this one is to go on
+rm -f "$stop"  # left by an earlier job
 for try in 1 2 3; do
     srun --ntasks-per-node=1 --kill-on-bad-exit=1 python -m torch.distributed.run \
         --standalone --max-restarts=3 \
         --nproc-per-node=8 \
         -m runner "${job[@]}" &
     step=$!
-    wait "$step"  # returns at a signal, too
+    wait "$step"  # a signal also ends this wait
     for ((waited = 0; waited < 80; waited++)); do
         kill -0 "$step" 2> /dev/null || break
-        # Again and again: a runner that is just starting removes an old stop file.
+        # Every second: a runner that is just starting removes an old stop file.
         [[ $signalled ]] && : > "$stop"
         sleep 1
     done
-    # The launcher answers 1 for everything, so the folder is asked.
+    # The launcher exits with 1 for any error, so ask the folder.
     python -m runner status "${job[@]}" --exit-code
     code=$?
     if ((code != 75)); then
@@ -50,11 +48,11 @@ for try in 1 2 3; do
         echo "stopped on request; submit again to go on"
         exit 1
     fi
-    # Something died, and the images that are missing are worth another try.
+    # A process died. Try the missing images again.
 done
 id=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 id=${id:-$SLURM_JOB_ID}
-# A job that was cancelled or preempted is over for Slurm: to requeue it here would undo that.
+# For Slurm, a job that was cancelled or preempted is over: requeueing it here would undo that.
 scontrol show job -o "$id" | grep -q " JobState=RUNNING " || exit 1
 if [[ ! $signalled ]] && ((SECONDS < 600)); then
     echo "died $try times in $SECONDS seconds; see the errors above"

@@ -8,15 +8,16 @@ accelerate launch --num_processes N -m runner manifests/job.yaml
 import contextlib
 import io
 import os
+import signal
 import sys
 from typing import Any
 
-from runner.cli import main
 from runner.errors import ExitCode
 
 
 class _Output(io.FileIO):
-    """Goes on when the reader is gone, as in `runner job.yaml 2>&1 | head -1`: the work counts."""
+    """Discards output once the reader is gone: in `runner job.yaml 2>&1 | head -1` the work must
+    go on."""
 
     def write(self, data: Any) -> int:
         try:
@@ -27,6 +28,11 @@ class _Output(io.FileIO):
 
 
 def entry() -> None:
+    """Run the command line and exit with its code."""
+    # Until `run` handles signals, Ctrl-C ends the process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from runner.cli import main
+
     sys.stdout, sys.stderr = _stream(1), _stream(2)
     code = main()
     try:
@@ -36,15 +42,16 @@ def entry() -> None:
         code = code or int(ExitCode.ERROR)
     with contextlib.suppress(OSError):
         sys.stderr.flush()
-    # Every file is closed. To take the interpreter apart costs seconds once torch is in it, and
-    # whoever asked us to stop counts them.
+    # All files are closed. An orderly exit of the interpreter takes seconds once torch is imported,
+    # and a stop should be quick.
     os._exit(code)
 
 
 def _stream(number: int) -> io.TextIOWrapper:
+    """Standard output (1) or error (2), also when it was closed, as by `2>&-`."""
     try:
         os.fstat(number)
-    except OSError:  # closed, as by `2>&-`
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
     buffered = io.BufferedWriter(_Output(number, "w", closefd=False))
     is_prompt = number == 2 or os.isatty(number)

@@ -1,7 +1,7 @@
 """Every error that the user reads as one line, without a traceback.
 
 RunnerError                    exit 1
-├── RefusedError               exit 2: before work began
+├── RefusedError               exit 2: before work began, or while the model was loaded
 │   ├── ManifestError          the manifest, a prompt file, --set: all problems at once
 │   ├── LaunchError            arguments, launcher variables, devices
 │   ├── ModelError             not found, gated, pickled, or it does not take a parameter
@@ -12,6 +12,7 @@ RunnerError                    exit 1
 ├── DiskError                  exit 1: no space, read-only, broken: the work stops
 ├── ReplicaLostError           exit 1: a rank failed while the others of its replica wait for it
 └── InterruptedRunError        exit 75: ended before every image was made; run again to go on
+    └── TakenOverError         another job took the folder over while this one was paused
 """
 
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ __all__ = [
     "ReplicaLostError",
     "RunnerError",
     "StrategyError",
+    "TakenOverError",
     "already_printed",
 ]
 
@@ -124,6 +126,10 @@ class GaveUpError(RunnerError):
 
 class InterruptedRunError(RunnerError):
     exit_code = ExitCode.INCOMPLETE
+
+
+class TakenOverError(InterruptedRunError):
+    pass
 
 
 def already_printed(message: str, exit_code: int) -> RunnerError:

@@ -2,20 +2,23 @@
 
 import contextlib
 import copy
+import itertools
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from runner.errors import GaveUpError, ReplicaLostError
+from runner.folder import files
 from runner.folder.journal import Journal, merge
-from runner.folder.merged_record import LOST, Done, Work
-from runner.folder.survey import asked_images
-from runner.launch.crashes import Crashes, alone
+from runner.folder.lock import Owned
+from runner.folder.merged_record import LOST, MergedRecord, ReplicaTimes
+from runner.launch.crashes import Crashes, split_batch
+from runner.launch.failures import Failures
 from runner.launch.replica import Replica
 from runner.launch.shards import shard, take, windows
-from runner.launch.store import Store, StoreLostError
-from runner.plan import Fingerprints, Task
+from runner.launch.store import LocalStore, Store, StoreLostError
+from runner.plan import Fingerprints, Task, wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
 from runner.render.results import DroppedError, Failure, Renderer
@@ -24,10 +27,7 @@ from runner.say import say
 
 __all__ = ["follow", "lead", "wait_for_all"]
 
-
 GONE_AFTER_S = 30.0  # a rank without a heartbeat
-
-
 GONE_AFTER_STOP_S = 5.0  # the same, once this rank was asked to stop
 
 
@@ -39,22 +39,25 @@ class _Part:
     degraded: tuple[str, ...]  # what that makes of their record
 
 
-def wait_for_all(rank: Rank) -> list[int]:
-    """Rank 0 waits for the other ranks. Returns those that are gone."""
+def wait_for_all(rank: Rank) -> None:
+    """Rank 0 waits until the other ranks have ended or are gone."""
+    with contextlib.suppress(StoreLostError):
+        wait_for(rank, but=())
+
+
+def wait_for(rank: Rank, but: Container[int]) -> None:
+    """Wait until all ranks but these have ended or are gone. Raises StoreLostError."""
     stop = rank.stop
-    try:
-        return rank.pulse.wait_for_all(
-            lambda: GONE_AFTER_STOP_S if stop.requested else GONE_AFTER_S
-        )
-    except StoreLostError:
-        return []
+    rank.heartbeat.wait_for_others(
+        lambda: GONE_AFTER_STOP_S if stop.requested else GONE_AFTER_S, but
+    )
 
 
 def lead(
     rank: Rank, assignment: Assignment, replica: Replica, renderer: Renderer, journal: Journal
 ) -> None:
     """Take batches, render and write them."""
-    crashes = Crashes(rank.store, rank.world.rank)
+    crashes = _crashes(rank, assignment)
     rank.stop.on_request = crashes.clear
     clock = _Clock(assignment.begun)
     writer = Writer(
@@ -64,17 +67,21 @@ def lead(
         journal,
         rank.store,
         assignment.launch,
+        Owned.of(rank.folder, assignment.launch, rank.job.part).check,
         regenerate=rank.job.regenerate,
     )
-    leader = _Leader(rank, assignment, replica, renderer, writer, crashes)
-    with writer, _worked(journal, clock, replica.layout.replica):
+    most = assignment.manifest.max_failures
+    failures = Failures(rank.store, len(assignment.plan), is_watching=most is None)
+    leader = _Leader(rank, assignment, replica, renderer, writer, crashes, failures)
+    with crashes, writer, _worked(journal, clock, replica.layout.replica):
         try:
             for window in leader.windows():
                 leader.render_and_write(window, clock)
         except DroppedError:
             return
         except GaveUpError as error:
-            say(str(error), every_rank=True)
+            if not error.is_printed:
+                say(str(error), every_rank=True)
             journal.gave_up(str(error))
 
 
@@ -88,20 +95,27 @@ class _Leader:
     renderer: Renderer
     writer: Writer
     crashes: Crashes
+    failures: Failures
 
     def windows(self) -> Iterator[list[int]]:
         """The batches of this replica, then what dead ones left over; as many at once as the
         strategy begins together."""
         layout, pending = self.replica.layout, self.assignment.pending
         mine = take(self.rank.store, pending, layout.replica, layout.replicas)
-        mine = self.replica.lead(_until_stop(self.rank, self.assignment, mine))
         left_over = _leftovers(self.rank, self.assignment, self.replica)
-        left_over = _until_stop(self.rank, self.assignment, left_over)
         most, own = self.assignment.manifest.strategy.window, frozenset[int]()
         if most > 1:
             own = frozenset(shard(pending, layout.replica, layout.replicas))
-        yield from windows(mine, most, own)
-        yield from windows(left_over, most, own)
+        with self.replica.batches_broadcast() as broadcast:
+            for numbers in (mine, left_over):
+                yield from windows(broadcast(self._until_stop(numbers)), most, own)
+
+    def _until_stop(self, numbers: Iterator[int]) -> Iterator[int]:
+        most = self.assignment.manifest.max_failures
+        for number in numbers:
+            if self.rank.stop.requested or _too_many_failures(self.rank.store, most):
+                return
+            yield number
 
     def render_and_write(self, window: Sequence[int], clock: "_Clock") -> None:
         """Batches, one after another, to the writer. Raises DroppedError, GaveUpError, and what
@@ -111,6 +125,14 @@ class _Leader:
             self.renderer.prepare([part.tasks for part in parts])
             for part in parts:
                 self._render_part(part)
+                self._end_on_same_error()
+
+    def _end_on_same_error(self) -> None:
+        """Raises GaveUpError, which rank 0 prints as the last line of the job."""
+        if why := self.failures.same_error():
+            error = GaveUpError(why)
+            error.is_printed = True
+            raise error
 
     def _render_part(self, part: _Part) -> None:
         """What was finished before an error is written."""
@@ -120,8 +142,12 @@ class _Leader:
             for result in rendered.results:
                 if limit is None or result.task.index < limit:
                     self.writer.put(result)
-            if rendered.error is not None:
-                raise self._for_all(rendered.error, part)
+                self.failures.note(result.error if isinstance(result, Failure) else None)
+            error = self._for_all(rendered.error, part) if rendered.error else None
+            if error is not None and not isinstance(error, DroppedError):
+                raise error
+        if error is not None:
+            raise error  # a stop: the images are not to blame
 
     def _for_all(self, error: Exception, part: _Part) -> Exception:
         """What breaks one rank of a replica ends all of its ranks, and is recorded for the images
@@ -137,20 +163,39 @@ class _Leader:
         return lost
 
 
-def follow(assignment: Assignment, replica: Replica, renderer: Renderer, journal: Journal) -> None:
+def follow(
+    rank: Rank, assignment: Assignment, replica: Replica, renderer: Renderer, journal: Journal
+) -> None:
     """Compute along with the leader, who writes. What only this rank knows of a failure, it records
     itself."""
-    for number in replica.follow():
-        for part in _parts(assignment, number):
-            error = renderer.render(part.tasks, part.degraded).error
-            if error is None:
-                continue
+    with _crashes(rank, assignment) as crashes:
+        rank.stop.on_request = crashes.clear
+        numbers = replica.receive_batches()
+        for part in itertools.chain.from_iterable(_parts(assignment, n) for n in numbers):
+            with crashes.during([task.index for task in part.tasks]):
+                error = renderer.render(part.tasks, part.degraded).error
             if isinstance(error, DroppedError | GaveUpError):
                 return
-            if isinstance(error, StoreLostError):
-                raise error
-            _record_lost(assignment, part, error, journal)
-            raise ReplicaLostError(str(error)) from error
+            _raise_lost(assignment, part, error, journal)
+
+
+def _raise_lost(
+    assignment: Assignment, part: _Part, error: Exception | None, journal: Journal
+) -> None:
+    """On a follower: raises what ends the replica, if anything does, and records it."""
+    if error is None:
+        return
+    if isinstance(error, StoreLostError):
+        raise error
+    _record_lost(assignment, part, error, journal)
+    raise ReplicaLostError(str(error)) from error
+
+
+def _crashes(rank: Rank, assignment: Assignment) -> Crashes:
+    trace = rank.folder.own / f"crash-{rank.world.rank}"
+    is_restarted = rank.world.max_restarts > 0
+    path = files.temporary_path(trace, assignment.launch) if is_restarted else None
+    return Crashes(rank.store, rank.world.rank, path)
 
 
 def _record_lost(assignment: Assignment, part: _Part, error: Exception, journal: Journal) -> None:
@@ -176,8 +221,8 @@ class _Clock:
         finally:
             self._busy_s += time.monotonic() - start
 
-    def work(self, replica: int) -> Work:
-        return Work(replica, self._images, round(self._start_s, 3), round(self._busy_s, 3))
+    def times(self, replica: int) -> ReplicaTimes:
+        return ReplicaTimes(replica, self._images, round(self._start_s, 3), round(self._busy_s, 3))
 
 
 @contextlib.contextmanager
@@ -187,7 +232,7 @@ def _worked(journal: Journal, clock: _Clock, replica: int) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            journal.worked(clock.work(replica))
+            journal.worked(clock.times(replica))
 
 
 def _own_fingerprints(assignment: Assignment) -> Fingerprints:
@@ -199,17 +244,9 @@ def _parts(assignment: Assignment, number: int) -> Iterator[_Part]:
     """A batch's tasks, whole, or one by one where a process died in it. The same on all ranks."""
     plan = assignment.plan
     batch = plan.batch(number)
-    for indices in alone(batch, assignment.deaths):
+    for indices in split_batch(batch, assignment.deaths):
         tasks = [plan.task(index) for index in indices]
         yield _Part(tasks, () if indices == batch else ("batch split",))
-
-
-def _until_stop(rank: Rank, assignment: Assignment, numbers: Iterator[int]) -> Iterator[int]:
-    most = assignment.manifest.max_failures
-    for number in numbers:
-        if rank.stop.requested or _too_many_failures(rank.store, most):
-            return
-        yield number
 
 
 def _too_many_failures(store: Store, most: int | None) -> bool:
@@ -221,18 +258,27 @@ def _too_many_failures(store: Store, most: int | None) -> bool:
 
 
 def _leftovers(rank: Rank, assignment: Assignment, replica: Replica) -> Iterator[int]:
-    """Rank 0 waits for the others, then takes the batches that dead ones had begun."""
-    if rank.world.rank or not replica.is_alone or not wait_for_all(rank):
+    """The first replica waits for the others. Then it makes what no journal has: batches that dead
+    ones had begun, or that a counter in the store gave to nobody. Counters only share out the work.
+    """
+    if replica.layout.replica or isinstance(rank.store, LocalStore):
         return
-    plan = assignment.plan
-    done = merge(rank.folder.journals, len(plan)).done
-    wanted = asked_images(plan, rank.job.limit, rank.job.shard)
-    for number in assignment.pending:
-        tasks = [plan.task(index) for index in plan.batch(number) if wanted[index]]
-        if any(not _is_made(task, assignment.fingerprints, done) for task in tasks):
-            yield number
+    with contextlib.suppress(StoreLostError):
+        wait_for(rank, but=replica.members)
+        plan, journals = assignment.plan, rank.folder.journals
+        record = merge(journals, len(plan))
+        wanted = wanted_images(plan, rank.job.limit, rank.job.part)
+        for number in assignment.pending:
+            tasks = [plan.task(index) for index in plan.batch(number) if wanted[index]]
+            if not all(_is_settled(task, assignment, record) for task in tasks):
+                yield number
 
 
-def _is_made(task: Task, fingerprints: Fingerprints, done: Mapping[int, Done]) -> bool:
-    known = done.get(task.index)
-    return known is not None and known.fingerprint == fingerprints.of(task)
+def _is_settled(task: Task, assignment: Assignment, record: MergedRecord) -> bool:
+    """Whether a journal says that an image is done, or that it failed in this launch."""
+    fingerprint = assignment.fingerprints.of(task)
+    done, failed = record.done.get(task.index), record.failed.get(task.index)
+    if done is not None and done.fingerprint == fingerprint:
+        return True
+    is_new = failed is not None and failed.generation >= assignment.generation
+    return is_new and failed is not None and failed.fingerprint == fingerprint

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runner.errors import ManifestError, Problem
+from runner.launch.shards import Part
 from runner.manifest.prompt_file import FilePrompts, overrides_of, repeated_sums
 from runner.manifest.prompts import MAX_SEED, Prompt, is_text, text_sums
 from runner.manifest.schema import Manifest
@@ -29,6 +30,7 @@ __all__ = [
     "is_text",
     "pixels_of",
     "size_name",
+    "wanted_images",
 ]
 
 MAX_CHECKED = 10_000  # sets of parameters whose values are checked before the start
@@ -108,11 +110,10 @@ class Plan:
         self._expand()
 
     def _merge(self, own: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """A prompt's parameters over the manifest's, and its number of images. Null removes one."""
+        """A prompt's parameters over the manifest's, and its number of images, 1 for null."""
         merged = {**self.manifest.parameters, **own}
         count = merged.pop("num_images_per_prompt", None)
-        present = {key: value for key, value in merged.items() if value is not None}
-        return present, count if isinstance(count, int) else 1
+        return merged, count if isinstance(count, int) else 1
 
     def _expand(self) -> None:
         """One pass over the prompts: where their images begin, seeds in range, batches."""
@@ -225,6 +226,20 @@ class Plan:
         return tuple(members[ends[number - 1] if number else 0 : ends[number]])
 
 
+def wanted_images(plan: Plan, limit: int | None, part: Part | None) -> bytearray:
+    """One byte an image: 1 for those that --limit and --shard leave to this launch."""
+    if part is None:
+        wanted = bytearray(b"\x01") * len(plan)
+    else:
+        wanted = bytearray(len(plan))
+        for number in range(part[0] - 1, plan.batch_count, part[1]):
+            for index in plan.batch(number):
+                wanted[index] = 1
+    if limit is not None and limit < len(plan):
+        wanted[limit:] = bytes(len(plan) - limit)
+    return wanted
+
+
 class _Group(NamedTuple):
     """What the images of one prompt have in common."""
 
@@ -263,7 +278,8 @@ class _BatchBuilder:
 
 def _batch_key(parameters: Mapping[str, Any]) -> str:
     """Equal for images that fit into one batch: the same parameters, but for the texts' values."""
-    return canonical({name: "" if is_text(name) else value for name, value in parameters.items()})
+    texts = {name: "" for name, value in parameters.items() if is_text(name) and value is not None}
+    return canonical({**parameters, **texts})
 
 
 class Fingerprints:

@@ -4,11 +4,13 @@ import contextlib
 import time
 
 from runner.errors import ExitCode, FolderError, InterruptedRunError
-from runner.folder import reports
+from runner.folder import summary
+from runner.folder.counts import Launch, count, exit_code
 from runner.folder.journal import merge
-from runner.folder.lock import guard
-from runner.folder.reports import Launch
-from runner.folder.survey import asked_images
+from runner.folder.lock import Owned, guard
+from runner.folder.reports import rebuild
+from runner.folder.scan import scan
+from runner.plan import wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
 from runner.say import say
@@ -18,36 +20,46 @@ __all__ = ["report"]
 PATIENCE_S = 600.0  # for a sibling shard that writes the reports of a million images
 
 
-def report(rank: Rank, assignment: Assignment, launch: Launch) -> ExitCode:
-    """Rebuild the reports from all journals, and say in one line how it went. Raises
+def report(
+    rank: Rank, assignment: Assignment, launch: Launch, *, is_refused: bool = False
+) -> ExitCode:
+    """Rebuild the reports from all journals, and say in one line how it went, except where the
+    launch was refused: that has a line already. Raises
     InterruptedRunError where the prompts are no longer there: then summary.json alone is written.
+    Raises TakenOverError where the folder is another job's by now: then nothing is written.
     """
     folder, job, plan = rank.folder, rank.job, assignment.plan
+    check = Owned.of(folder, assignment.launch, job.part).check
+    check()
     launch.seconds = round(time.monotonic() - assignment.begun, 3)
-    wanted = asked_images(plan, job.limit, job.shard)
+    wanted = wanted_images(plan, job.limit, job.part)
     with contextlib.ExitStack() as stack:
-        # Of sibling shards that end together, who writes last must have seen all journals whole.
-        with contextlib.suppress(FolderError):  # one that hangs must not keep us
+        # Of sibling shards that end together, the last to write must have seen all journals whole.
+        with contextlib.suppress(FolderError):  # do not wait for one that hangs
             stack.enter_context(guard(folder.locks / "report", PATIENCE_S))
         record = merge(folder.journals, len(plan))
         if not assignment.pending:  # the figures of the last launch say more than those of this one
-            launch = reports.last_launch(reports.read_summary(folder), record)
+            launch = summary.last_launch(summary.read_summary(folder), record)
         account = record.account(launch.id)
         try:
-            states = record.states(plan, assignment.fingerprints, folder.scan(len(plan)).sizes)
+            states = record.states(plan, assignment.fingerprints, scan(folder, len(plan)).sizes)
         except InterruptedRunError:
-            counts = reports.count(record.told(), record, wanted, launch)
-            summary = reports.summarize("interrupted", counts, launch, account)
-            reports.write_summary(folder, summary, launch.id)
+            counts = count(record.states_by_journals(), record, wanted, launch)
+            values = summary.summarize("interrupted", counts, launch, account)
+            summary.write_summary(folder, values, launch.id, check)
             raise
-        counts = reports.count(states, record, wanted, launch)
-        is_over = reports.is_over(counts, account, assignment.manifest.max_failures)
-        outcome = reports.outcome(counts, gave_up=is_over)
-        summary = reports.summarize(outcome, counts, launch, account)
-        reports.rebuild(folder, plan, record, states, launch.id)
-        reports.write_summary(folder, summary, launch.id)
-    now = summary if assignment.pending else {**summary, "made": 0}
+        counts = count(states, record, wanted, launch)
+        values = summary.conclude(counts, launch, account, assignment.manifest.max_failures)
+        rebuild(folder, plan, record, states, launch.id, check)
+        summary.write_summary(folder, values, launch.id, check)
+        if not counts.left:  # whatever stopped a rank, another one made its images
+            folder.forget_refusal(job.part)
+    if is_refused:
+        return ExitCode.REFUSED
+    made = values["made"] if assignment.pending else 0
     if counts.truncated:
-        say(reports.truncation_notice(counts))
-    say(reports.sentence(now, counts, folder))
-    return reports.exit_code(outcome)
+        say(summary.truncation_notice(counts))
+    say(summary.sentence({**values, "made": made}, counts, folder))
+    if account.gave_up and not made:
+        say(account.errors[-1])
+    return exit_code(values["outcome"])

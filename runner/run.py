@@ -12,20 +12,27 @@ import secrets
 import time
 from collections.abc import Iterator
 
-from runner.errors import ExitCode, InterruptedRunError, RefusedError, already_printed
-from runner.folder import reports
-from runner.folder.lock import FolderLock
+from runner.errors import (
+    ExitCode,
+    InterruptedRunError,
+    RefusedError,
+    RunnerError,
+    TakenOverError,
+    already_printed,
+)
+from runner.folder.counts import Counts, Launch
+from runner.folder.lock import FolderLock, Owned, note_refusal
 from runner.folder.merged_record import Account
 from runner.folder.paths import OutputFolder
-from runner.folder.reports import Counts, Launch
 from runner.folder.space import notice
-from runner.launch.heartbeat import Pulse
+from runner.folder.summary import summarize, write_summary
+from runner.launch.heartbeat import Heartbeat
 from runner.launch.progress import Progress
 from runner.launch.stop import Stop
 from runner.launch.store import StoreLostError, connect
 from runner.launch.world import World
 from runner.lead import wait_for_all
-from runner.prepare.assignment import broadcast, broadcast_error, receive
+from runner.prepare.assignment import Assignment, broadcast, broadcast_error, receive
 from runner.prepare.notices import model_notices
 from runner.prepare.prepare import Preparation, prepare
 from runner.prepare.rank import Job, Rank
@@ -45,23 +52,29 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
         if world.rank == 0:
             return _run_on_rank_0(rank)
         assignment = receive(rank)
-        render_and_write_batches(rank, assignment)
+        with _refusal_noted(rank, assignment):
+            render_and_write_batches(rank, assignment)
         return ExitCode.COMPLETE  # rank 0 reports on the whole job
 
 
 def _run_on_rank_0(rank: Rank) -> ExitCode:
-    lock = FolderLock(rank.folder, secrets.token_hex(4), rank.job.shard)
+    launch_id = secrets.token_hex(4)
+    lock = FolderLock(rank.folder, launch_id, rank.job.part, on_lost=rank.stop.request)
+    rank.stop.on_cut = lock.release
     started = time.time()
     try:
         prepared = _look_and_check(rank, lock)
         broadcast(rank, prepared.assignment)
         launch = _launch_of(prepared, rank.world, started)
-        _announce(rank, prepared, launch)
+        _announce(rank, prepared, launch, lock)
         _work_and_wait(rank, prepared, launch, lock)
         code = report(rank, prepared.assignment, launch)
         if rank.stop.is_final or code == ExitCode.FAILED:
             _let_no_restart_go_on(rank, code)
         return code
+    except TakenOverError as error:
+        _let_no_restart_go_on(rank, error.exit_code)
+        raise
     finally:
         lock.release()
 
@@ -71,14 +84,14 @@ def _joined(job: Job, world: World, stop: Stop) -> Iterator[Rank]:
     """This rank among the others of its launch, from its first heartbeat to its last."""
     try:
         store = connect(world)
-        pulse = Pulse(store, world.rank, world.world_size)
+        heartbeat = Heartbeat(store, world.rank, world.world_size)
         folder = OutputFolder(job.output, job.loaded.manifest.output)
-        rank = Rank(job, folder, store, pulse, world, stop)
+        rank = Rank(job, folder, store, heartbeat, world, stop)
         try:
             _end_if_ended(rank)
             yield rank
         finally:
-            pulse.end()
+            heartbeat.end()
             if world.rank == 0 and not world.agent_store:
                 wait_for_all(rank)  # they still need the store that this process serves
     except StoreLostError:
@@ -103,10 +116,32 @@ def _look_and_check(rank: Rank, lock: FolderLock) -> Preparation:
     try:
         return prepare(rank, lock)
     except BaseException as error:
+        if isinstance(error, RunnerError):  # first: the launcher ends us once another rank exits
+            say(str(error))
+            error.is_printed = True
         with contextlib.suppress(StoreLostError):
             broadcast_error(rank.store, error)
         if isinstance(error, RefusedError):
             _let_no_restart_go_on(rank, error.exit_code)
+        raise
+
+
+@contextlib.contextmanager
+def _refusal_noted(rank: Rank, assignment: Assignment) -> Iterator[None]:
+    """What is found wrong with the model only while it loads is a refusal like those before: it
+    is noted for `status`, printed by one rank, and no restart tries again."""
+    try:
+        yield
+    except RefusedError as error:
+        owned = Owned.of(rank.folder, assignment.launch, rank.job.part)
+        with contextlib.suppress(OSError):
+            note_refusal(rank.folder, error, owned, rank.job.part)
+        _let_no_restart_go_on(rank, error.exit_code)
+        with contextlib.suppress(StoreLostError):
+            error.is_printed = rank.store.add("refused") > 1
+        if not error.is_printed:
+            say(str(error), every_rank=True)
+            error.is_printed = True
         raise
 
 
@@ -126,7 +161,7 @@ def _launch_of(prepared: Preparation, world: World, started: float) -> Launch:
     )
 
 
-def _announce(rank: Rank, prepared: Preparation, launch: Launch) -> None:
+def _announce(rank: Rank, prepared: Preparation, launch: Launch, lock: FolderLock) -> None:
     """Say what is to do, and write the first summary; nothing where nothing is to do."""
     assignment = prepared.assignment
     if not assignment.pending:
@@ -137,8 +172,8 @@ def _announce(rank: Rank, prepared: Preparation, launch: Launch) -> None:
         say(line)
     say(_greeting(len(assignment.pending), prepared.finished, launch))
     counts = Counts(len(assignment.plan), done=prepared.finished)
-    summary = reports.summarize("running", counts, launch, Account())
-    reports.write_summary(rank.folder, summary, launch.id)
+    summary = summarize("running", counts, launch, Account())
+    write_summary(rank.folder, summary, launch.id, lock.check)
 
 
 def _greeting(batches: int, finished: int, launch: Launch) -> str:
@@ -160,15 +195,18 @@ def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: Fold
         report(rank, assignment, launch)
         lock.release()
 
+    rank.stop.on_cut = on_lost
     batches_at_once = min(launch.replicas, len(assignment.pending))
     first = batches_at_once * assignment.manifest.largest_batch
     with Progress(rank.store, prepared.missing, launch.started, first):
         try:
-            render_and_write_batches(rank, assignment, prepared.renderer, on_lost)
-        except Exception:
+            with _refusal_noted(rank, assignment):
+                render_and_write_batches(rank, assignment, prepared.renderer, on_lost)
+        except Exception as error:
+            is_refused = isinstance(error, RefusedError)
             with contextlib.suppress(OSError, InterruptedRunError):
-                report(rank, assignment, launch)
+                report(rank, assignment, launch, is_refused=is_refused)
             raise
         finally:
-            rank.pulse.end()
+            rank.heartbeat.end()
         wait_for_all(rank)

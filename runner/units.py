@@ -4,10 +4,21 @@ Only ASCII digits are read, and no size is larger than any machine has.
 """
 
 import re
+from collections.abc import Sequence
 
-__all__ = ["MAX_BYTES", "bytes_in", "counted", "duration", "whole_number"]
+__all__ = [
+    "GIB",
+    "MAX_BYTES",
+    "bytes_in",
+    "counted",
+    "duration",
+    "first_few",
+    "gib",
+    "whole_number",
+]
 
-UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+GIB = 2**30
+UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": GIB}
 MAX_BYTES = 2**50
 
 
@@ -23,14 +34,25 @@ def bytes_in(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([KMG]i?B)", text, re.IGNORECASE)
     size = int(float(found[1]) * UNITS[found[2].upper()]) if found else 0
     if not 0 < size <= MAX_BYTES:
-        raise ValueError(f"not a size up to {MAX_BYTES // 2**30}GiB; write it as 40GiB or 500MB")
+        raise ValueError(f"not a size up to {MAX_BYTES // GIB}GiB; write it as 40GiB or 500MB")
     return size
+
+
+def gib(size: int, places: int = 1) -> str:
+    """`1.5 GiB`."""
+    return f"{size / GIB:.{places}f} GiB"
 
 
 def counted(number: int, word: str) -> str:
     """`1 batch`, `2 batches`."""
     plural = f"{word}es" if word.endswith(("s", "x", "ch")) else f"{word}s"
     return f"{number} {word if number == 1 else plural}"
+
+
+def first_few(items: Sequence[object], most: int = 8) -> str:
+    """`3, 5, 8 … 4 more`."""
+    more = f" … {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + more
 
 
 def duration(seconds: float) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.errors import ExitCode, InterruptedRunError, RunnerError, already_printed
+from runner.first_image import check_first_image, expected_image
 from runner.folder.journal import Journal
 from runner.launch.devices import set_device
 from runner.launch.process_group import replica_group
@@ -14,12 +15,9 @@ from runner.launch.replica import Replica
 from runner.launch.shards import shard
 from runner.lead import follow, lead
 from runner.model import files as model
-from runner.plan import Task
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
 from runner.render.results import Renderer
-from runner.render.self_check import agree, reference
-from runner.strategies import DataParallel
 
 if TYPE_CHECKING:
     import torch
@@ -37,17 +35,18 @@ def render_and_write_batches(
     model; `renderer` is there where it is loaded already. Where the ranks of a replica lose each
     other, `on_lost` is called before the process ends."""
     world = rank.world
-    rank.stop.watch_file(rank.folder.stop_file(rank.job.shard))
+    rank.stop.watch_file(rank.folder.stop_file(rank.job.part))
     layout = assignment.manifest.strategy.layout(world)
     if assignment.pending and world.local_rank == 0:
-        _fetch_model(rank, assignment)  # for all ranks of this node
+        with rank.stop.loading():
+            _fetch_model(rank, assignment)  # for all ranks of this node
     if layout.is_idle or not shard(assignment.pending, layout.replica, layout.replicas):
         return
     journal = Journal(rank.folder.journals, assignment.generation, world.rank, assignment.launch)
     first_rank = world.rank - layout.rank_in_replica
     try:
         folder = _wait_for_model(rank)
-        with Replica(layout, rank.store, rank.pulse, first_rank, on_lost) as replica:
+        with Replica(layout, rank.store, rank.heartbeat, first_rank, on_lost) as replica:
             _make_images(rank, assignment, replica, folder, journal, renderer)
     except Exception as error:
         with contextlib.suppress(OSError):
@@ -70,7 +69,7 @@ def _fetch_model(rank: Rank, assignment: Assignment) -> None:
 
 def _wait_for_model(rank: Rank) -> Path:
     world = rank.world
-    found = rank.pulse.wait_for_value(
+    found = rank.heartbeat.wait_for_value(
         f"model/{world.node}", world.rank - world.local_rank, lambda: rank.stop.requested
     )
     if found is None:
@@ -91,18 +90,21 @@ def _make_images(
     """Load the model where it is not, and lead or follow."""
     strategy = assignment.manifest.strategy
     device = set_device(rank.world, share=strategy.shares_node)
-    # Before the process group is there: the reference is made by one rank alone.
-    expected = _reference(rank, assignment, replica, folder, device)
+    expected = None
+    if assignment.compares_first:  # made by one rank alone, before the replica's process group
+        with rank.stop.loading():
+            expected = expected_image(rank, assignment, replica, folder, device)
     group = replica_group(rank.world, replica.layout, device, binds_device=not strategy.own_groups)
     with group:
         if renderer is None:
-            renderer = _load(rank, assignment, replica, folder, device)
-        if _is_checked(rank, assignment):
-            agree(renderer, _first_task(assignment), expected, replica)
+            with rank.stop.loading():
+                renderer = _load(rank, assignment, replica, folder, device)
+        if assignment.compares_first:
+            check_first_image(rank, assignment, replica, renderer, expected)
         if replica.layout.is_leader:
             lead(rank, assignment, replica, renderer, journal)
         else:
-            follow(assignment, replica, renderer, journal)
+            follow(rank, assignment, replica, renderer, journal)
 
 
 def _load(
@@ -119,26 +121,3 @@ def _load(
         replica=None if replica.is_alone else replica,
         comes_again=assignment.plan.comes_again,
     )
-
-
-def _is_checked(rank: Rank, assignment: Assignment) -> bool:
-    """Whether the first image is compared with one rank's own: --self-check, where that could
-    differ."""
-    manifest = assignment.manifest
-    is_plain = isinstance(manifest.strategy, DataParallel) and not manifest.compile
-    return rank.job.self_check and not is_plain
-
-
-def _first_task(assignment: Assignment) -> Task:
-    plan = assignment.plan
-    return plan.task(plan.batch(assignment.pending[0])[0])
-
-
-def _reference(
-    rank: Rank, assignment: Assignment, replica: Replica, folder: Path, device: "torch.device"
-) -> "torch.Tensor | None":
-    """The first image made by this rank alone, on the leader of a replica that is checked."""
-    if not (_is_checked(rank, assignment) and replica.layout.is_leader):
-        return None
-    task = _first_task(assignment)
-    return reference(assignment.manifest, folder, device, rank.stop, rank.world, task)

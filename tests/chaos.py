@@ -4,8 +4,9 @@ python tests/chaos.py --faults 200 --seed 1
 
 Each launch has another world size and meets a fault: a rank, the launcher or everything killed,
 TERM, the stop file, a full disk, a torn journal, a cut image, a clock that jumps, a second job on
-the folder. When a job is complete, everything that DESIGN's invariants promise is compared with an
-undisturbed run, and the next job begins. Root is needed for the full disk alone.
+the folder, also one from another machine whose clock differs, or that takes the folder over while
+the first job is paused. When a job is complete, everything that DESIGN's invariants promise is
+compared with an undisturbed run, and the next job begins. Root is needed for the full disk alone.
 """
 
 import argparse
@@ -31,9 +32,10 @@ from support.jobs import Job, crc_of, ended, kill, kill_tree, workers
 IMAGES = 90
 SECONDS = 0.15  # an image
 DISK_BYTES = 8_000_000
-DAY_S = 86_400.0
+HOUR_S, DAY_S = 3600.0, 86_400.0
 FROM_SCRATCH = 0.1  # of the launches
 PR_SET_CHILD_SUBREAPER = 36
+REFUSAL = "another job works on this folder"
 
 
 class Chaos:
@@ -44,7 +46,7 @@ class Chaos:
         self.folder = folder
         self.faults: Counter[str] = Counter()
         self.jobs = 0
-        self.cut = ""  # the name of an image that the last fault cut
+        self.cut: set[str] = set()  # images that faults cut, until they are made again
         self.again = 0  # images made more than once
         self.job = self.reference = self._new_job("reference", 0)
 
@@ -79,6 +81,10 @@ class Chaos:
         hooks: dict[str, Any] = {"seconds": SECONDS}
         if kind == "clock":
             hooks["clock"] = self.random.choice((-DAY_S, DAY_S))
+        if kind == "shifted clock":
+            hooks |= {"machine": "a", "clock": self.random.choice((-HOUR_S, HOUR_S))}
+        if kind == "stopped owner":
+            hooks["machine"] = "a"
         if kind == "at an image":
             prompt = f"prompt {self.random.randrange(IMAGES)}"
             hooks |= {"kill": {prompt: 1}, "marks": str(self.folder / f"marks-{time.time_ns()}")}
@@ -89,20 +95,23 @@ class Chaos:
                 self.faults[kind] += 1
                 self._wait_for_work(process)
                 getattr(self, "_" + kind.replace(" ", "_"))(process, disk)
-            end = ended(process, 90)
+            end = ended(process)
         finally:
             if process.poll() is None:
                 kill_tree(process.pid)
-        _, alive = psutil.wait_procs(self._children(), timeout=20)
+        _, alive = psutil.wait_procs(self._children(), timeout=60)
         assert not alive, f"left behind after {kind}: {alive}"
         disk.free()
+        # Either of two jobs may be the first to take the folder.
+        is_refused = kind == "two jobs" and REFUSAL in end.err
         is_spoilt = self._spoil_files(kind)
         print(
             f"{sum(self.faults.values()):4} job {self.jobs} {kind}: {processes} processes, "
             f"{restarts} restarts: {end.code}, {len(self.job.images())} of {IMAGES}",
             flush=True,
         )
-        return 75 if is_spoilt else end.code
+        assert kind or end.code == 0, end.err  # nothing is in the way of an undisturbed launch
+        return 75 if is_spoilt or is_refused else end.code
 
     def _start(self, processes: int, restarts: int, hooks: dict[str, Any]) -> Any:
         """Mostly forked, which is quick; now and then from scratch, as users do it."""
@@ -168,12 +177,49 @@ class Chaos:
         """The hook does it, where the image is still to be made."""
 
     def _two_jobs(self, process: Any, disk: "Disk") -> None:
-        hooks = {"seconds": SECONDS}
+        self._second_job(process, {})
+
+    def _shifted_clock(self, process: Any, disk: "Disk") -> None:
+        self._second_job(process, {"machine": "b", "dead_after": 12})
+
+    def _second_job(self, process: Any, hooks: dict[str, Any]) -> None:
+        hooks = {"seconds": SECONDS, **hooks}
         second = ended(Forked(["run", str(self.job.manifest)], hooks, 1, 0))
         first = process.poll()
-        is_refused = second.code == 2 and "another job works on this folder" in second.err
+        is_refused = second.code == 2 and REFUSAL in second.err
         # Before the first has its lock, or after its end, the second is alone.
         assert is_refused or second.code == 0 or first is not None, (second.code, second.err)
+
+    def _stopped_owner(self, process: Any, disk: "Disk") -> None:
+        """It is paused, another machine takes the folder over and completes it, it wakes up."""
+        with suppress(psutil.NoSuchProcess):  # it may have ended by itself
+            paused = [*workers(process.pid), psutil.Process(process.pid)]
+            for owner in paused:
+                kill(owner, signal.SIGSTOP)
+            is_owner = self._owner() in [owner.pid for owner in paused]
+            hooks = {"seconds": SECONDS / 3, "machine": "b", "dead_after": 4}
+            try:
+                second = ended(Forked(["run", str(self.job.manifest)], hooks, 1, 0))
+                before = self._stamps()
+            finally:
+                for owner in paused:
+                    kill(owner, signal.SIGCONT)
+            ended(process, 90)
+            # Paused at the wrong moment, it holds the guard that only the kernel could free.
+            is_guarded = second.code == 2 and "has held this file" in second.err
+            assert second.code == 0 or is_guarded, (second.code, second.err)
+            assert not is_owner or is_guarded or self._stamps() == before
+
+    def _owner(self) -> int:
+        """The process that has the folder, by its lock."""
+        with suppress(FileNotFoundError):
+            lock = (self.job.output / ".runner" / "locks" / "all.json").read_text()
+            return int(json.loads(lock)["pid"])
+        return 0
+
+    def _stamps(self) -> dict[Path, int]:
+        files = filter(Path.is_file, self.job.output.iterdir())
+        return {path: path.stat().st_mtime_ns for path in files}
 
     def _spoil_files(self, kind: str | None) -> bool:
         """What a crash of the machine leaves: the end of a journal or of an image lost."""
@@ -183,8 +229,8 @@ class Chaos:
                 os.truncate(path, max(0, path.stat().st_size - self.random.randrange(1, 300)))
         if kind == "cut image" and self.job.images():
             path = self.job.output / self.random.choice(self.job.images())
-            os.truncate(path, self.random.randrange(path.stat().st_size))
-            self.cut = path.name
+            os.truncate(path, self.random.randrange(max(1, path.stat().st_size)))  # or cut before
+            self.cut.add(path.name)
         if kind == "lost reports":
             for name in ("metadata.jsonl", "summary.json", "failures.jsonl"):
                 (self.job.output / name).unlink(missing_ok=True)
@@ -193,10 +239,10 @@ class Chaos:
     def _nothing_is_broken(self, expected: dict[str, int]) -> None:
         """After each fault: every image under a final name is whole and right."""
         partial = {path.name for path in self.job.partial_files() if path.suffix == ".png"}
-        assert partial <= {self.cut}, partial
+        assert partial <= self.cut, partial
         for name in set(self.job.images()) - partial:
             assert expected[name] == crc_of(self.job.output / name), name
-        self.cut = self.cut if partial else ""
+        self.cut &= partial
 
     def _everything_is_there(self, expected: dict[str, int]) -> None:
         job, wanted = self.job, list(range(IMAGES))
@@ -217,16 +263,15 @@ class Chaos:
         made = Counter(line["done"] for line in job.journal() if line.get("made"))
         self.again += sum(count - 1 for count in made.values())
         before = {path: path.stat().st_mtime_ns for path in job.output.glob("*.png")}
-        assert (
-            ended(Forked(["run", str(job.manifest)], {}, 1, 0)).code == 0
-        )  # the same command once more touches nothing
+        again = Forked(["run", str(job.manifest)], {}, 1, 0)  # which touches nothing
+        assert ended(again).code == 0
         assert before == {path: path.stat().st_mtime_ns for path in job.output.glob("*.png")}
 
 
 KINDS = (
     *("kill a rank", "kill the launcher", "kill all", "term", "two ctrl c", "stop file"),
     *("full disk", "torn journal", "cut image", "lost reports", "clock", "at an image"),
-    "two jobs",
+    *("two jobs", "stopped owner", "shifted clock"),
 )
 
 

@@ -11,6 +11,7 @@ import pytest
 from support import PYTHONPATH
 from support.launch import plan_of
 from support.launches import Launcher
+from support.reaper import pytest_configure  # noqa: F401  (a hook)
 
 from runner.manifest.load import load
 from runner.plan import Plan
@@ -18,15 +19,15 @@ from runner.plan import Plan
 
 @pytest.fixture(autouse=True, scope="session")
 def offline() -> None:
-    """Nothing in the tests may ask a hub, every process computes with one thread, and runs what
-    lies here, wherever it works."""
+    """No test may ask a hub. Every process computes with one thread, and imports the runner from
+    this repository, in any working directory."""
     os.environ["PYTHONPATH"] = PYTHONPATH
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
-# Runs, plans and `status` look at the output folder, by default below where one is: no test
-# meets what `make run` left in outputs/, or what another test did.
+# The default output folder is below the working directory. Tests work elsewhere, each in its own
+# folder, so that none sees what `make run` or another test left in outputs/.
 @pytest.fixture(autouse=True, scope="session")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with contextlib.chdir(tmp_path_factory.mktemp("elsewhere")):
@@ -71,7 +72,7 @@ def plan(manifest: Callable[..., Path]) -> Callable[..., Plan]:
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Launcher]:
-    """Launches of several ranks without a launcher (launches.py)."""
+    """Forks launches of several ranks (launches.py)."""
     launcher = Launcher()
     yield launcher
     launcher.close()

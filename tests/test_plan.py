@@ -50,12 +50,20 @@ def test_fixed_seed_and_own_seeds(plan: Make) -> None:
     assert [task.seed for task in own.tasks()] == [5, 5, 6]
 
 
-def test_null_unsets_a_default(plan: Make) -> None:
+def test_null_reaches_the_call(plan: Make) -> None:
+    """A pipeline's default may be another value, and null mean: without."""
     made = plan(
-        "model: demo\nparameters: {negative_prompt: x}\n"
-        "prompts: [a, {prompt: b, parameters: {negative_prompt: null}}]"
+        "model: demo\nbatch_size: 4\n"
+        "parameters: {negative_prompt: x, sigmas: null, num_images_per_prompt: 2}\nprompts:\n"
+        "- a\n- {prompt: b, parameters: {negative_prompt: null, num_images_per_prompt: null}}"
     )
-    assert [dict(task.parameters) for task in made.tasks()] == [{"negative_prompt": "x"}, {}]
+    first = {"negative_prompt": "x", "sigmas": None}
+    last = {"negative_prompt": None, "sigmas": None}
+    assert [dict(task.parameters) for task in made.tasks()] == [first, first, last]
+    assert [made.batch(number) for number in range(made.batch_count)] == [(0, 1), (2,)]
+    without = plan("model: demo\nprompts: [a, a, b]")
+    marks = Fingerprints(made.manifest, {}), Fingerprints(without.manifest, {})
+    assert marks[0].of(made.task(2)) != marks[1].of(without.task(2))
 
 
 # Case 6: derived seeds stay in range, or the manifest is refused up front.

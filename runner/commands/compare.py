@@ -6,12 +6,13 @@ from typing import Any, Literal
 
 from runner.errors import LaunchError, StrategyError
 from runner.launch.devices import Machine
-from runner.model.configs import ModelFacts
+from runner.model.configs import ModelConfigs
 from runner.model.weights import component_bytes
 from runner.plan import Plan
-from runner.strategies.auto import choose
-from runner.strategies.fit import GIB, OVERHEAD, Row, Work, rows
-from runner.units import bytes_in, whole_number
+from runner.strategies.auto import choose, rows
+from runner.strategies.base import Row
+from runner.strategies.estimate.fit import OVERHEAD, JobSize
+from runner.units import GIB, bytes_in, whole_number
 
 __all__ = ["compare", "machine_of", "table"]
 
@@ -19,7 +20,7 @@ MAX_DEVICES = 10_000
 
 
 def machine_of(devices: str | None, interconnect: str | None) -> Machine | None:
-    """A machine as the command line names it: 4x80GiB. Raises LaunchError."""
+    """The machine that the command line names, as in 4x80GiB. Raises LaunchError."""
     if devices is None:
         if interconnect is not None:
             raise LaunchError("--interconnect: of which machine? use --devices 4x80GiB with it")
@@ -35,52 +36,53 @@ def machine_of(devices: str | None, interconnect: str | None) -> Machine | None:
         ) from None
 
 
-def compare(plan: Plan, configs: Path, machine: Machine) -> dict[str, Any]:
-    """Every strategy on the machine, and what `auto` would choose; `configs` is the folder of the
-    model's. Raises ModelError."""
+def compare(plan: Plan, folder: Path, machine: Machine) -> dict[str, Any]:
+    """Every strategy on the machine, and what `auto` would choose; `folder` has the model's
+    configs. Raises ModelError."""
     manifest = plan.manifest
-    facts = ModelFacts.read(configs)
-    sizes = component_bytes(manifest.model, manifest.dtype)
-    work = Work.of(facts, manifest.dtype, sizes, manifest.largest_batch, plan.tasks())
+    configs, dtype = ModelConfigs.read(folder), manifest.dtype
+    sizes = component_bytes(manifest.model, dtype)
+    job = JobSize.of(configs, dtype, sizes, manifest.largest_batch, plan.tasks())
     try:
-        strategy, why = choose(work, machine)
+        strategy, why = choose(job, machine)
         choice = f"{strategy.kind}, since {why}"
     except StrategyError as error:
         choice = str(error).removeprefix("strategy: auto: ")
     return {
         "machine": str(machine),
         "components": sizes,
-        "activations": {"denoising": work.denoising, "decoding": work.decoding},
+        "activations": {"denoising": job.denoising, "decoding": job.decoding},
         "overhead": OVERHEAD,
-        "strategies": [_values(row) for row in rows(work, machine)],
+        "strategies": [_values(row) for row in rows(job, machine)],
         "auto": choice,
     }
 
 
 def _values(row: Row) -> dict[str, Any]:
+    estimate = row.estimate
     return {
-        "strategy": row.strategy,
-        "settings": dict(row.settings),
-        "ranks_per_replica": row.ranks_per_replica,
-        "replicas": row.replicas,
-        "weights": row.weights,
-        "activations": row.activations,
-        "headroom": row.headroom,
-        "fits": row.fits,
-        "why": row.why,
+        "strategy": row.strategy.kind,
+        "settings": row.strategy.model_dump(exclude_defaults=True),
+        "ranks_per_replica": estimate.ranks_per_replica,
+        "replicas": estimate.replicas,
+        "weights": estimate.weights,
+        "activations": estimate.activations,
+        "headroom": estimate.headroom,
+        "fits": estimate.fits,
+        "why": estimate.why,
     }
 
 
 def table(found: dict[str, Any]) -> list[str]:
     """The comparison in lines, sizes in GiB."""
-    parts = ", ".join(f"{name} {_gib(size)}" for name, size in found["components"].items())
+    parts = ", ".join(f"{name} {_number(size)}" for name, size in found["components"].items())
     activations = found["activations"]
     lines = [
         f"machine    {found['machine']}",
         f"weights    {parts} GiB",
-        f"estimate   activations {_gib(activations['denoising'])} GiB denoising, "
-        f"{_gib(activations['decoding'])} GiB decoding, {_gib(found['overhead'])} GiB overhead "
-        f"a device",
+        f"estimate   activations {_number(activations['denoising'])} GiB denoising, "
+        f"{_number(activations['decoding'])} GiB decoding, {_number(found['overhead'])} GiB "
+        f"overhead a device",
         "",
         f"{'strategy':<36} {'ranks':>5} {'replicas':>8} {'weights':>8} {'headroom':>8}  fits  why",
     ]
@@ -92,10 +94,11 @@ def table(found: dict[str, Any]) -> list[str]:
         fits = "yes" if row["fits"] else "no"
         lines.append(
             f"{name:<36} {row['ranks_per_replica']:>5} {row['replicas']:>8} "
-            f"{_gib(row['weights']):>8} {_gib(row['headroom']):>8}  {fits:<4}  {row['why']}"
+            f"{_number(row['weights']):>8} {_number(row['headroom']):>8}  {fits:<4}  {row['why']}"
         )
     return [*lines, "", f"auto       {found['auto']}"]
 
 
-def _gib(size: int) -> str:
+def _number(size: int) -> str:
+    """In GiB, for a column."""
     return f"{size / GIB:.2f}"

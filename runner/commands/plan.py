@@ -12,8 +12,8 @@ from typing import Any
 from runner.commands.compare import compare, table
 from runner.errors import FolderError, OfflineError, StrategyError
 from runner.folder.names import image_name
-from runner.folder.paths import OutputFolder, told_as_refusal
-from runner.folder.survey import refuse
+from runner.folder.paths import OutputFolder, os_errors_as_refusals
+from runner.folder.refuse import refuse
 from runner.launch.devices import Machine
 from runner.launch.layout import Layout
 from runner.launch.shards import shard
@@ -48,7 +48,7 @@ class _Checked:
     comparison: dict[str, Any] | None = None
 
 
-@told_as_refusal()
+@os_errors_as_refusals()
 def show(
     loaded: Loaded,
     output: Path,

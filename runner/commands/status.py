@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import DiskError, ExitCode, FolderError, RefusedError
-from runner.folder import reports
-from runner.folder.paths import OutputFolder, told_as_refusal
-from runner.folder.reports import Launch
-from runner.folder.survey import Survey, asked_images, refuse
-from runner.launch.shards import Shard
+from runner.folder import summary
+from runner.folder.counts import Launch, count
+from runner.folder.owners import live_parts
+from runner.folder.paths import OutputFolder, os_errors_as_refusals
+from runner.folder.refuse import refuse
+from runner.folder.reports import rebuild
+from runner.folder.scan import scan
+from runner.folder.survey import Survey
+from runner.launch.shards import Part
 from runner.manifest.load import Loaded
+from runner.plan import wanted_images
 from runner.prepare.look import Look, look
 from runner.units import counted
 
@@ -24,8 +29,8 @@ REST_OF_A_PART = (
 COUNTED = ("images", "done", "failed", "skipped", "missing", "made")
 
 
-@told_as_refusal()
-def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) -> dict[str, Any]:
+@os_errors_as_refusals()
+def status(loaded: Loaded, output: Path, limit: int | None, part: Part | None) -> dict[str, Any]:
     """The summary, counted anew; its `exit_code` is that of the job that was asked about. Only
     reads, but brings the reports up to date that a killed job left behind.
 
@@ -34,35 +39,40 @@ def status(loaded: Loaded, output: Path, limit: int | None, part: Shard | None) 
     folder = OutputFolder(output, loaded.manifest.output)
     folder.check()
     seen = look(loaded, folder)
-    if (why := folder.refusal()) and not seen.live:
+    if (why := folder.refusal(part)) and not _works(seen, part):
         raise RefusedError(f"the last launch was refused: {why}")
     if seen.recorded is None:
         return _never_run(seen)
-    known = reports.read_summary(folder)
+    known = summary.read_summary(folder)
     is_running = bool(seen.live) and part is None
     launch = _launch_of(seen, known, is_running=is_running)
     states, unfit = _states(seen)
-    wanted = asked_images(seen.plan, limit, part)
-    counts = reports.count(states, seen.record, wanted, launch)
+    counts = count(states, seen.record, wanted_images(seen.plan, limit, part), launch)
     account = seen.record.account(launch.id)
-    is_over = reports.is_over(counts, account, seen.manifest.max_failures)
-    outcome = "running" if is_running else reports.outcome(counts, gave_up=is_over)
-    summary = reports.summarize(outcome, counts, launch, account)
+    if is_running:
+        values = summary.summarize("running", counts, launch, account)
+    else:
+        values = summary.conclude(counts, launch, account, seen.manifest.max_failures)
     if unfit:
-        return {**summary, "exit_code": int(ExitCode.REFUSED), "sentence": f"refused: {unfit}"}
+        return {**values, "exit_code": int(ExitCode.REFUSED), "sentence": f"refused: {unfit}"}
     # Without journals there is nothing to write that the reports do not know better.
-    if not seen.live and seen.record.journals and _is_stale(known, summary):
+    if not seen.live and seen.record.journals and _is_stale(known, values):
         with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
-            reports.rebuild(folder, seen.plan, seen.record, states, launch.id)
-            reports.write_summary(folder, summary, launch.id)
+            rebuild(folder, seen.plan, seen.record, states, launch.id)
+            summary.write_summary(folder, values, launch.id)
     is_of_all = limit is None and part is None and known.get("outcome") == "limited"
-    remedy = REST_OF_A_PART if is_of_all else reports.GO_ON
-    return {**summary, "sentence": reports.sentence(summary, counts, folder, remedy)}
+    remedy = REST_OF_A_PART if is_of_all else summary.GO_ON
+    return {**values, "sentence": summary.sentence(values, counts, folder, remedy)}
+
+
+def _works(seen: Look, part: Part | None) -> bool:
+    """Whether a job works on this part, or on any part."""
+    return part in live_parts(seen.folder) if part else bool(seen.live)
 
 
 def _launch_of(seen: Look, known: Mapping[str, Any], *, is_running: bool) -> Launch:
     """The last launch, or the one that runs."""
-    launch = reports.last_launch(known, seen.record)
+    launch = summary.last_launch(known, seen.record)
     if is_running:
         launch = launch if launch.id in seen.live else Launch("", 0)  # it only begins
         launch.seconds = round(time.time() - launch.started, 3) if launch.id else None
@@ -72,7 +82,7 @@ def _launch_of(seen: Look, known: Mapping[str, Any], *, is_running: bool) -> Lau
 def _states(seen: Look) -> tuple[bytearray, str]:
     """How each image stands, and what a run would be refused for, or ""."""
     if seen.live:
-        sizes = seen.folder.scan(len(seen.plan)).sizes
+        sizes = scan(seen.folder, len(seen.plan)).sizes
         return seen.record.states(seen.plan, seen.fingerprints, sizes), ""
     found = _survey(seen)
     return found.states, _refusal(seen.folder, found)

@@ -1,4 +1,4 @@
-"""The output folder: every path in it, whole files, journals, locks, and what they say together.
+"""The output folder: its paths, whole files, journals, the lock, the survey and the reports.
 
 Imports plan, manifest and what stands below them. No torch.
 """

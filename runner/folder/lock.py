@@ -1,42 +1,89 @@
-"""The lock that a job holds on its output folder, with a heartbeat that other machines can see."""
+"""The lock of a job on its output folder, and its heartbeat, which other machines can see."""
 
 import contextlib
 import errno
 import fcntl
 import json
-import os
-import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from runner.errors import FolderError
-from runner.folder import files
+from runner.errors import DiskError, FolderError, RefusedError, TakenOverError
+from runner.folder import files, owners
 from runner.folder.paths import OutputFolder
-from runner.launch.shards import Shard
+from runner.launch.shards import Part
 
-__all__ = ["FolderLock", "guard", "live_launches", "live_shards"]
+__all__ = ["FolderLock", "Owned", "guard", "note_refusal"]
 
-HEARTBEAT_S = 3.0
-DEAD_AFTER_S = 30.0  # without a heartbeat, for an owner on another machine
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """The lock file of a job, and the launch that it must name. Any rank of the job can ask.
+
+    A process that was paused may wake up after another job took the folder over. So it asks each
+    time before something in the folder gets a final name. What is left is the moment between the
+    question and the rename.
+    """
+
+    path: Path
+    launch: str
+
+    @classmethod
+    def of(cls, folder: OutputFolder, launch: str, part: Part | None) -> "Owned":
+        name = f"{part[0]}-of-{part[1]}.json" if part else "all.json"
+        return cls(folder.locks / name, launch)
+
+    def check(self) -> None:
+        """Raises TakenOverError where the lock is not ours any more, and DiskError where it cannot
+        be read."""
+        try:
+            owner = owners.parse(self.path.read_bytes())
+        except FileNotFoundError:
+            owner = {}
+        except OSError as error:
+            raise DiskError(error.errno, f"{self.path}: {error.strerror}") from error
+        if owner.get("launch") != self.launch:
+            raise TakenOverError(
+                f"{self.path.parents[2]}: another job took this folder over while this one was "
+                f"paused; what that job made is untouched; `status` shows how it stands"
+            )
+
+
+def note_refusal(
+    folder: OutputFolder, error: RefusedError, owned: Owned, part: Part | None
+) -> None:
+    """Leave a note for `status` where a launch is refused. What is wrong with the folder `status`
+    sees by itself."""
+    if not isinstance(error, FolderError):
+        text = str(error).encode()
+        files.replace(folder.refusal_note(part), (text,), owned.launch, owned.check)
 
 
 class FolderLock:
-    """One job at a time on a folder; shards of the same N may work side by side.
+    """One job at a time works on a folder; parts of the same N may work at the same time.
 
-    The owner touches its file every few seconds. On the same machine a process that is gone is
-    seen at once; on another one an owner whose file stays untouched for DEAD_AFTER_S is dead.
-    No clocks are compared.
+    The owner touches its file every HEARTBEAT_S. On the same machine it is seen at once that the
+    owner's process has ended. An owner on another machine counts as dead when its file was not
+    touched for DEAD_AFTER_S while we looked.
     """
 
-    def __init__(self, folder: OutputFolder, launch: str, shard: Shard | None) -> None:
+    def __init__(
+        self,
+        folder: OutputFolder,
+        launch: str,
+        part: Part | None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_lost` is called, in a thread, once another job has taken the folder over."""
         self.folder = folder
         self.launch = launch
-        self.shard = shard
-        name = f"{shard[0]}-of-{shard[1]}.json" if shard else "all.json"
-        self.path = folder.locks / name
+        self.part = part
+        self.owned = Owned.of(folder, launch, part)
+        self.path = self.owned.path
+        self._on_lost = on_lost
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -44,18 +91,22 @@ class FolderLock:
         """Raises FolderError while another job lives on the folder."""
         self.folder.locks.mkdir(parents=True, exist_ok=True)
         with guard(self.folder.locks / "guard"):
-            for path in sorted(self.folder.locks.glob("*.json")):
-                owner = _read(path)
-                if self._is_sibling(owner) and path != self.path:
-                    continue
-                if is_alive(path, owner):
-                    raise FolderError(
-                        f"{self.folder.dir}: another job works on this folder (process "
-                        f"{owner.get('pid')} on {owner.get('host')}); wait for it, or use another "
-                        f"folder: --output DIR"
-                    )
+            _remove_temporaries(self.folder.locks)
+            others = [
+                path
+                for path in sorted(self.folder.locks.glob("*.json"))
+                if path == self.path or not self._is_sibling(owners.read(path))
+            ]
+            for owner in owners.living(others, owners.DEAD_AFTER_S).values():
+                raise FolderError(
+                    f"{self.folder.dir}: another job works on this folder (process "
+                    f"{owner.get('pid')} on {owner.get('host')}); wait for it, or use another "
+                    f"folder: --output DIR"
+                )
+            for path in others:
                 path.unlink(missing_ok=True)
-            files.replace(self.path, (json.dumps(self._owner()).encode(),), self.launch)
+            owner = owners.describe(self.launch, self.part)
+            files.replace(self.path, (json.dumps(owner).encode(),), self.launch)
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
 
@@ -63,129 +114,61 @@ class FolderLock:
     def is_held(self) -> bool:
         return self._thread is not None
 
+    def check(self) -> None:
+        """As `Owned.check`."""
+        self.owned.check()
+
     def release(self) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-            if _read(self.path).get("launch") == self.launch:
+            if owners.read(self.path).get("launch") == self.launch:
                 self.path.unlink(missing_ok=True)
 
     def _is_sibling(self, owner: dict[str, Any]) -> bool:
         theirs = owner.get("shard")
-        return bool(self.shard and theirs and theirs[1] == self.shard[1])
-
-    def _owner(self) -> dict[str, Any]:
-        return {
-            "launch": self.launch,
-            "shard": self.shard,
-            "host": socket.gethostname(),
-            "machine": _machine(),
-            "pid": os.getpid(),
-            "started": _started(os.getpid()),
-        }
+        return bool(self.part and theirs and theirs[1] == self.part[1])
 
     def _beat(self) -> None:
-        while not self._stop.wait(HEARTBEAT_S):
+        while not self._stop.wait(owners.HEARTBEAT_S):
             with contextlib.suppress(OSError):
-                os.utime(self.path)
+                if not owners.beat(self.path, self.launch):
+                    self._on_lost()
+                    return
 
 
-def live_shards(folder: OutputFolder) -> list[Shard | None]:
-    """What the living jobs on the folder do: a shard each, or None for all of it."""
-    found: list[Shard | None] = []
-    for path in sorted(folder.locks.glob("*.json")) if folder.locks.is_dir() else []:
-        owner = _read(path)
-        if is_alive(path, owner, 0.0):
-            found.append(tuple(owner["shard"]) if owner.get("shard") else None)
-    return found
-
-
-def live_launches(folder: OutputFolder, *, wait: bool = False) -> set[str]:
-    """The launches that hold a lock on the folder and live, as far as can be seen (`wait`: as far
-    as waiting for a heartbeat tells)."""
-    return {
-        str(owner.get("launch"))
-        for path in (sorted(folder.locks.glob("*.json")) if folder.locks.is_dir() else [])
-        for owner in (_read(path),)
-        if is_alive(path, owner, DEAD_AFTER_S if wait else 0.0)
-    }
-
-
-def is_alive(path: Path, owner: dict[str, Any], patience_s: float = DEAD_AFTER_S) -> bool:
-    """Whether a lock's owner lives. On the same machine the process tells; else its heartbeat, for
-    which this waits up to `patience_s`; without patience a young file counts as alive."""
-    if owner and owner.get("machine") == _machine():
-        started = _started(int(owner.get("pid", 0)))
-        return started is not None and started == owner.get("started")
-    before = _mtime(path)
-    if patience_s == 0:
-        return before is not None and time.time() - before / 1e9 < DEAD_AFTER_S
-    end = time.monotonic() + patience_s
-    while time.monotonic() < end:
-        time.sleep(0.2)
-        now = _mtime(path)
-        if now is None:
-            return False
-        if now != before:
-            return True
-    return False
+def _remove_temporaries(locks: Path) -> None:
+    """Who writes a lock file holds the guard, as we do: what is unfinished there has no writer."""
+    for path in locks.iterdir():
+        if files.temporary_launch(path.name) is not None:
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def guard(path: Path, patience_s: float = 2 * DEAD_AFTER_S) -> Iterator[None]:
-    """Only one process at a time looks at the locks and takes one; the kernel frees a dead one."""
+def guard(path: Path, patience_s: float = 2 * owners.DEAD_AFTER_S) -> Iterator[None]:
+    """Only one process at a time is inside; the kernel lets the next one in when it dies. Raises
+    FolderError after `patience_s`."""
+    end = time.monotonic() + patience_s
     with path.open("a") as file:
-        end = time.monotonic() + patience_s
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise FolderError(f"{path}: held by another job for too long") from None
-                time.sleep(0.05)
-            except OSError as error:
-                if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                    break  # a file system without flock: the lock files alone must do
-                raise
+        while not _flock(file):
+            if time.monotonic() > end:
+                raise FolderError(
+                    f"{path}: another job has held this file for {patience_s:g} s; end that job, "
+                    f"then run the same command again"
+                )
+            time.sleep(0.05)
         yield
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _flock(file: IO[str]) -> bool:
+    """Whether the file is locked now, or its file system has no locks: then the lock files of jobs
+    must do alone."""
     try:
-        values = json.loads(path.read_bytes()) if path.is_file() else None  # a pipe would keep us
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) and _is_owner(values) else {}
-
-
-def _is_owner(values: dict[str, Any]) -> bool:
-    shard = values.get("shard")
-    is_shard = isinstance(shard, list) and [type(part) for part in shard] == [int, int]
-    return type(values.get("pid")) is int and (shard is None or is_shard)
-
-
-def _mtime(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
-
-
-def _machine() -> str:
-    """What tells whether a process number means the same here: one boot, one process namespace."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return f"unknown-{os.getpid()}"
-
-
-def _started(pid: int) -> str | None:
-    """When a living process started, in the kernel's ticks, or None: gone, or not yet reaped."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    return True

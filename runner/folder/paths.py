@@ -1,40 +1,37 @@
-"""The output folder: the one owner of every path in it."""
-
-from __future__ import annotations  # array[int] is no type at run time before 3.12
+"""The output folder: every path in it, and what must not lie there before a run writes."""
 
 import contextlib
 import errno
 import json
 import os
+import re
 import stat
-from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.errors import FolderError, RunnerError
 from runner.folder import files
-from runner.folder.names import image_index, image_name, is_folder_name
+from runner.folder.names import image_name, is_folder_name
 from runner.manifest.schema import OutputSpec
 
-__all__ = ["ABSENT", "HEADER", "NO_FILE", "OutputFolder", "Scan", "told_as_refusal"]
+__all__ = ["HEADER", "OutputFolder", "os_errors_as_refusals"]
 
-MARKS = {  # keys of the first line of each report, which together only ours have
+REPORT_KEYS = {  # that the first line of each report has, and no file of another program
     "metadata.jsonl": {"file_name", "index", "prompt", "seed", "parameters", "fingerprint"},
     "failures.jsonl": {"index", "prompt", "kind", "error"},
     "summary.json": {"outcome", "exit_code", "images", "done", "missing", "launch", "replicas"},
 }
-MOST_BYTES = 1 << 24  # of a report that are read to know it
+NOTE_NAME = re.compile(r"refused(-\d+-of-\d+)?", re.ASCII)
+MOST_BYTES = 1 << 24  # that are read of a report to recognize it
 HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your own manifest.\n"
-ABSENT, NO_FILE = -1, -2  # in place of a size; a link, a folder or a pipe is no file of ours
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @contextlib.contextmanager
-def told_as_refusal() -> Iterator[None]:
-    """Raises FolderError for what the system refuses before work began. A disk that is full or
-    broken may be mended: no fault of what was asked for. One that is read-only at the start was
-    asked for."""
+def os_errors_as_refusals() -> Iterator[None]:
+    """Turns errors of the system into FolderError, before the work begins: the folder cannot be
+    used. A full or broken disk is no reason to refuse, since it can be mended. One that is
+    read-only from the start is."""
     try:
         yield
     except OSError as error:
@@ -45,20 +42,8 @@ def told_as_refusal() -> Iterator[None]:
         raise FolderError(f"{error.filename}: {error.strerror}{remedy}") from error
 
 
-@dataclass(slots=True)
-class Scan:
-    """What lies in the folder: the sizes of the plan's images by index, of those beyond the plan's
-    end, the names that another images_per_folder gives, and temporary files with the launches that
-    wrote them."""
-
-    sizes: array[int]
-    beyond: dict[int, int] = field(default_factory=dict)
-    misplaced: list[str] = field(default_factory=list)
-    temporaries: list[tuple[Path, str]] = field(default_factory=list)
-
-
 class OutputFolder:
-    """Paths of an output folder. Nothing is touched before `prepare`."""
+    """The paths of an output folder. Nothing is written before `prepare`."""
 
     def __init__(self, directory: Path, spec: OutputSpec) -> None:
         self.dir = directory
@@ -66,10 +51,9 @@ class OutputFolder:
         self.own = directory / ".runner"
         self.journals = self.own / "journal"
         self.locks = self.own / "locks"
-        self.logs = self.own / "logs"
         self.trial = self.own / "trial.json"
         self.model = self.own / "model.json"  # what the files of a local model were
-        self.refused = self.own / "refused"
+        self.compared = self.own / "compared"  # see prepare/proof.py
         self.manifest = directory / "manifest.yaml"
         self.metadata = directory / "metadata.jsonl"
         self.failures = directory / "failures.jsonl"
@@ -78,84 +62,76 @@ class OutputFolder:
     def image(self, index: int) -> Path:
         return self.dir / image_name(index, self.images_per_folder)
 
-    def stop_file(self, shard: tuple[int, int] | None) -> Path:
-        """Its existence asks the job to stop; each job of an array has its own."""
-        return self.own / (f"stop-{shard[0]}-of-{shard[1]}" if shard else "stop")
+    def stop_file(self, part: tuple[int, int] | None) -> Path:
+        """The file that asks a job to stop by being there; each job of an array has its own."""
+        return self.own / _with_part("stop", part)
 
-    @told_as_refusal()
+    def refusal_note(self, part: tuple[int, int] | None) -> Path:
+        """The file that says why the last launch was refused; each job of an array has its own."""
+        return self.own / _with_part("refused", part)
+
+    @os_errors_as_refusals()
     def prepare(self) -> None:
         """Make the folder. Raises FolderError as `check` does."""
         self.dir.mkdir(parents=True, exist_ok=True)
         self.check()
         self.own.mkdir(exist_ok=True)
 
-    @told_as_refusal()
+    @os_errors_as_refusals()
     def check(self) -> None:
-        """Raises FolderError where a run would overwrite what is not ours, or finds a link, a
-        folder or a pipe under the name of a file of ours. Only reads."""
-        folders = [self.dir, self.own, self.journals, self.locks, self.logs]
+        """Raises FolderError where a run would overwrite a file that the runner did not write, or
+        where a link, a folder or a FIFO has the name of one of its files. Only reads."""
         reports = (self.manifest, self.metadata, self.failures, self.summary)
-        for path in folders:
-            _refuse_unless(stat.S_ISDIR, path)
-        if self.images_per_folder and self.dir.is_dir():
-            for path in self.dir.iterdir():
-                if is_folder_name(path.name):
-                    _refuse_unless(stat.S_ISDIR, path)
         guards = (self.locks / name for name in ("guard", "batches", "report"))
-        for path in (*reports, *guards, self.trial, self.model, self.refused):
+        for path in (self.dir, self.own, self.journals, self.locks, *self._image_folders()):
+            _refuse_unless(stat.S_ISDIR, path)
+        for path in (*reports, *guards, self.trial, self.model, *self._refusal_notes()):
             _refuse_unless(stat.S_ISREG, path)
         for path in reports:
-            if path.exists() and not _is_ours(path):
+            if path.exists() and not _is_report(path):
                 raise FolderError(
                     f"{path}: was not written by the runner and would be overwritten; use "
                     f"another folder: --output DIR"
                 )
 
-    def refusal(self) -> str:
-        """Why the last launch was refused, where it was."""
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISREG(self.refused.lstat().st_mode):
-                return self.refused.read_text(encoding="utf-8", errors="replace")
+    def refusal(self, part: tuple[int, int] | None = None) -> str:
+        """Why the last launch of this part was refused, or of any part; "" where it was not."""
+        notes = (self.refusal_note(part), self.refusal_note(None)) if part else None
+        for path in notes or self._refusal_notes():
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISREG(path.lstat().st_mode):
+                    return path.read_text(encoding="utf-8", errors="replace")
         return ""
 
-    def ask_to_stop(self, shard: tuple[int, int] | None) -> None:
+    def forget_refusal(self, part: tuple[int, int] | None) -> None:
+        """Remove the note of a part, or all notes."""
+        for path in [self.refusal_note(part)] if part else self._refusal_notes():
+            path.unlink(missing_ok=True)
+
+    def ask_to_stop(self, part: tuple[int, int] | None) -> None:
         """Make the stop file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
-        os.close(os.open(self.stop_file(shard), flags, 0o666))
+        os.close(os.open(self.stop_file(part), flags, 0o666))
 
-    def scan(self, total: int) -> Scan:
-        """One pass over the folder and its image folders, for a plan of `total` images. No file is
-        opened but a claim."""
-        found = Scan(array("q", [ABSENT]) * total)
-        self._scan_into(found, self.dir, "")
-        if self.journals.is_dir():
-            found.temporaries += _temporaries_in(self.journals)
-        return found
+    def _refusal_notes(self) -> list[Path]:
+        if not self.own.is_dir():
+            return []
+        return [path for path in sorted(self.own.iterdir()) if NOTE_NAME.fullmatch(path.name)]
 
-    def _scan_into(self, found: Scan, directory: Path, prefix: str) -> None:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    if (launch := _writer_of(entry)) is not None:
-                        found.temporaries.append((Path(entry.path), launch))
-                elif entry.name.endswith(".png"):
-                    index = image_index(prefix + entry.name, self.images_per_folder)
-                    if index is not None:
-                        size = _size_of(entry)
-                        (found.sizes if index < len(found.sizes) else found.beyond)[index] = size
-                    elif is_folder_name(entry.name.removesuffix(".png")):
-                        found.misplaced.append(prefix + entry.name)
-                elif (
-                    not prefix
-                    and is_folder_name(entry.name)
-                    and entry.is_dir(follow_symlinks=False)
-                ):
-                    self._scan_into(found, Path(entry.path), f"{entry.name}/")
+    def _image_folders(self) -> list[Path]:
+        """Everything that has the name of an image folder."""
+        if not self.images_per_folder or not self.dir.is_dir():
+            return []
+        return [path for path in self.dir.iterdir() if is_folder_name(path.name)]
+
+
+def _with_part(name: str, part: tuple[int, int] | None) -> str:
+    return f"{name}-{part[0]}-of-{part[1]}" if part else name
 
 
 def _refuse_unless(is_right: Callable[[int], bool], path: Path) -> None:
-    """Raises FolderError where something else has the name. A link in a folder from elsewhere would
-    make us write where it leads; a pipe would keep us for ever."""
+    """Raises FolderError where something of another kind has the name. Through a link the runner
+    would write anywhere; reading a FIFO would block."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -165,43 +141,20 @@ def _refuse_unless(is_right: Callable[[int], bool], path: Path) -> None:
     if not is_right(mode):
         word = "folder" if is_right is stat.S_ISDIR else "file"
         raise FolderError(
-            f"{path}: is no {word}, and the runner needs the name for one; remove it, or use "
+            f"{path}: is not a {word}, and the runner needs the name for one; remove it, or use "
             f"another folder: --output DIR"
         )
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether a report is of the runner's making: nothing is lost where it is written anew."""
+def _is_report(path: Path) -> bool:
+    """Whether the runner wrote a report, so that nothing is lost when it is written again."""
     try:
         with path.open(encoding="utf-8") as file:
-            if path.name not in MARKS:
+            if path.name not in REPORT_KEYS:
                 return file.read(len(HEADER)) == HEADER
             is_lines = path.suffix == ".jsonl"
             text = file.readline(MOST_BYTES) if is_lines else file.read(MOST_BYTES)
         values = json.loads(text or "{}")
-        return not text or (isinstance(values, dict) and MARKS[path.name] <= values.keys())
+        return not text or (isinstance(values, dict) and REPORT_KEYS[path.name] <= values.keys())
     except (ValueError, RecursionError):
         return False
-
-
-def _size_of(entry: os.DirEntry[str]) -> int:
-    is_file = entry.is_file(follow_symlinks=False)
-    return entry.stat(follow_symlinks=False).st_size if is_file else NO_FILE
-
-
-def _temporaries_in(directory: Path) -> Iterator[tuple[Path, str]]:
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if (launch := _writer_of(entry)) is not None:
-                yield Path(entry.path), launch
-
-
-def _writer_of(entry: os.DirEntry[str]) -> str | None:
-    """The launch that a temporary file or a claim is of, or None for whatever else there is: a
-    pipe would keep us."""
-    if not entry.name.startswith(".") or not entry.is_file(follow_symlinks=False):
-        return None
-    if files.is_claim(entry.name):
-        with contextlib.suppress(OSError):
-            return Path(entry.path).read_bytes()[:64].decode(errors="replace")
-    return files.launch_of(entry.name)

@@ -1,8 +1,8 @@
-"""Index → path, pixels → PNG bytes, bytes → a file that is whole or absent."""
+"""Images as PNG files that carry their prompt, seed and parameters."""
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,28 +14,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-__all__ = [
-    "Committed",
-    "commit",
-    "encode",
-    "read_text",
-    "replace",
-]
+__all__ = ["Committed", "commit", "encode", "overwrite", "read_text"]
 
-PNG_END = b"IEND\xaeB`\x82"  # the last chunk, which Pillow does not miss
+PNG_END = b"IEND\xaeB`\x82"  # the last chunk; Pillow reads a file without it, too
 
 
 class Committed(NamedTuple):
-    """A finished file: its size in bytes, the CRC-32 of its bytes."""
+    """A finished file: its size in bytes and the CRC-32 of its bytes."""
 
     size: int
     crc: int
 
 
 def encode(pixels: "NDArray[np.uint8]", text: Mapping[str, Any], level: int) -> bytes:
-    """PNG bytes of an image (H, W, 3 or 4); `text` goes into text chunks before the pixels, values
-    that are no strings as JSON, with a CRC-32 of the pixels. Level 0 to 9 changes size and time,
-    never a pixel."""
+    """The PNG of an image (H, W, 3 or 4). `text` goes into text chunks before the pixels, with a
+    CRC-32 of the pixels; values other than strings are written as JSON. `level`, 0 to 9, changes
+    the size of the file and the time, never a pixel."""
     from PIL import Image, PngImagePlugin
 
     image = Image.fromarray(pixels)
@@ -49,42 +43,51 @@ def encode(pixels: "NDArray[np.uint8]", text: Mapping[str, Any], level: int) -> 
 
 
 def read_text(path: Path, *, whole: bool = False) -> dict[str, str] | None:
-    """The text chunks of a PNG, or None where it is no readable PNG. With `whole`, every pixel is
-    read too, so that a cut file is found, and a file whose pixels are not those that its text was
-    written for has no text: somebody edited the picture."""
+    """The text chunks of a PNG; None for a file that is not a readable PNG.
+
+    With `whole`, the pixels are read too. Then a cut file gives None, and a picture that somebody
+    edited, whose pixels have another CRC-32 than its text says, gives no text: {}.
+    """
     from PIL import Image
 
     try:
         with Image.open(path) as image:
-            if whole:
-                image.load()
-                if not path.read_bytes().endswith(PNG_END):
-                    return None
-            texts = getattr(image, "text", {}) if whole else image.info
-            if whole and texts.get("pixels") != _crc(image):
-                return {}
-            return {str(key): value for key, value in texts.items() if isinstance(value, str)}
+            texts = _text_of_whole(path, image) if whole else image.info
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
+    if texts is None:
+        return None
+    return {str(key): str(value) for key, value in texts.items() if isinstance(value, str)}
+
+
+def _text_of_whole(path: Path, image: "Image") -> Mapping[Any, Any] | None:
+    """As `read_text` with `whole`."""
+    image.load()
+    if not path.read_bytes().endswith(PNG_END):
+        return None
+    texts: Mapping[Any, Any] = getattr(image, "text", {})
+    return texts if texts.get("pixels") == _crc(image) else {}
 
 
 def _crc(image: "Image") -> str:
     return f"{zlib.crc32(image.tobytes()):08x}"
 
 
-def commit(path: Path, data: bytes, launch: str) -> Committed | None:
-    """Give an image its final name, or return None where the name is taken.
-
-    Raises DiskError and OSError as `files.create` does.
-    """
+def commit(
+    path: Path, data: bytes, launch: str, check: Callable[[], None] = files.no_check
+) -> Committed | None:
+    """Write a new image; None where the name is taken. Calls `check` and raises DiskError as
+    `files.create` does."""
     try:
-        files.create(path, (data,), launch)
+        files.create(path, (data,), launch, check)
     except FileExistsError:
         return None
     return Committed(len(data), zlib.crc32(data))
 
 
-def replace(path: Path, data: bytes, launch: str) -> Committed:
+def overwrite(
+    path: Path, data: bytes, launch: str, check: Callable[[], None] = files.no_check
+) -> Committed:
     """As `commit`, but over an existing image."""
-    files.replace(path, (data,), launch)
+    files.replace(path, (data,), launch, check)
     return Committed(len(data), zlib.crc32(data))

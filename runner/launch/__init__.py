@@ -1,4 +1,4 @@
-"""The processes of one launch: ranks and devices, the shared store, who lives, whose batch is next.
+"""The processes of one launch: ranks, devices, shared store, heartbeats, shards, stop requests.
 
-Imports errors, units and say alone. The only folder that reads the environment.
+Imports only errors, units and say. The only folder that reads the environment.
 """

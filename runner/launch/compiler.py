@@ -1,4 +1,4 @@
-"""Where torch keeps compiled code on this machine, and the C compiler that it uses."""
+"""Where torch keeps compiled code on this machine, and which C compiler it uses."""
 
 import contextlib
 import os
@@ -14,14 +14,14 @@ __all__ = ["c_compiler", "compile_cache"]
 
 
 def compile_cache() -> Path:
-    """Where torch keeps compiled code: the folder that the user named, else one in the user's
-    cache, told to torch. torch's own choice is below /tmp, which on a cluster ends with the job.
+    """The folder for compiled code: TORCHINDUCTOR_CACHE_DIR, else one in the user's cache, to which
+    the variable is set. torch's default is below /tmp, which on a cluster ends with the job.
 
-    Raises LaunchError where the user has no home.
+    Raises LaunchError if the user has no home folder.
     """
-    named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    if named:
-        return Path(named).absolute()
+    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if chosen:
+        return Path(chosen).absolute()
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -34,15 +34,16 @@ def compile_cache() -> Path:
 
 
 def _processor() -> str:
-    """A name for what this processor can do: code for it may be no code for another that shares
-    the home folder, and torch does not look."""
-    able = ""
+    """A name for what this processor can do. Code compiled for it may not run on another machine
+    with the same home folder, and torch does not check that."""
+    features = ""
     with contextlib.suppress(OSError):
         info = Path("/proc/cpuinfo").read_text()
-        able = next((line for line in info.splitlines() if re.match("flags|Features", line)), "")
-    return f"{platform.machine()}-{zlib.crc32(able.encode()):08x}"
+        lines = (line for line in info.splitlines() if re.match("flags|Features", line))
+        features = next(lines, "")
+    return f"{platform.machine()}-{zlib.crc32(features.encode()):08x}"
 
 
 def c_compiler() -> str | None:
-    """As triton looks for one."""
+    """The compiler that triton would find."""
     return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")

@@ -1,4 +1,4 @@
-"""The accelerators of this machine, and which of them are this rank's own."""
+"""The accelerators of this machine, and which of them this rank uses."""
 
 import re
 import socket
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runner.errors import LaunchError
 from runner.launch.world import World
-from runner.units import counted
+from runner.units import counted, gib
 
 if TYPE_CHECKING:
     import torch
@@ -18,20 +18,20 @@ __all__ = ["Machine", "own_devices", "set_device", "this_machine"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The accelerators that a launch may use, all alike."""
+    """The accelerators that a launch may use, all of one kind."""
 
     devices: int
     memory: int  # bytes of each
     interconnect: Literal["nvlink", "pcie"]
-    device: str = "cuda"  # their type; of a machine that is only planned
+    device: str = "cuda"  # their type
 
     def __str__(self) -> str:
         words = {"nvlink": "NVLink", "pcie": "PCIe"}[self.interconnect]
-        return f"{self.devices} × {self.memory / 2**30:.0f} GiB on {words}"
+        return f"{self.devices} × {gib(self.memory, places=0)} on {words}"
 
 
 def this_machine(world: World) -> Machine | None:
-    """What this node has, times the nodes; None without accelerators."""
+    """The devices of this node times the number of nodes; None without accelerators."""
     import torch
 
     if not torch.accelerator.is_available():
@@ -43,7 +43,7 @@ def this_machine(world: World) -> Machine | None:
 
 
 def _interconnect() -> Literal["nvlink", "pcie"]:
-    """NVLink where the driver's matrix of links names one between any two devices."""
+    """NVLink if the driver lists such a link between any two devices."""
     try:
         found = subprocess.run(
             ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=30, check=False
@@ -54,8 +54,8 @@ def _interconnect() -> Literal["nvlink", "pcie"]:
 
 
 def own_devices(world: World, processes: int = 1) -> range:
-    """The rank's share of the node's accelerators, together with those of the processes after it
-    where it drives them for `processes`."""
+    """The rank's share of the node's accelerators. A rank that drives the devices of several
+    processes, its own and the next ones, has the shares of all `processes`."""
     import torch
 
     each = max(1, torch.accelerator.device_count() // world.local_world_size)
@@ -64,10 +64,10 @@ def own_devices(world: World, processes: int = 1) -> range:
 
 
 def set_device(world: World, *, share: bool = False) -> "torch.device":
-    """The rank's own device, made current before anything else touches an accelerator; with
-    `share` the first of its share of the node's.
+    """The rank's device, made current. Call it before anything else uses an accelerator. With
+    `share` it is the first device of the rank's share of the node.
 
-    Raises LaunchError where the node has fewer accelerators than local ranks.
+    Raises LaunchError if the node has fewer accelerators than local ranks.
     """
     import torch
 

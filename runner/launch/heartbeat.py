@@ -1,20 +1,20 @@
-"""Which ranks of the launch still live, by beats in the store: nobody waits for the dead."""
+"""Which ranks of the launch are alive, by heartbeats in the store: no rank waits for a dead one."""
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from runner.launch.store import Store, StoreLostError
 
-__all__ = ["Pulse"]
+__all__ = ["Heartbeat"]
 
 BEAT_S = 1.0
 POLL_S = 0.1
 
 
-class Pulse:
-    """Beats for this rank in a thread, and watches the beats of others where asked to wait."""
+class Heartbeat:
+    """Counts up this rank's heartbeat in a thread, and watches those of the other ranks."""
 
     def __init__(self, store: Store, rank: int, world_size: int) -> None:
         self.store = store
@@ -22,12 +22,12 @@ class Pulse:
         self.world_size = world_size
         self._gone: list[int] = []
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         if world_size > 1:
             self._thread.start()
 
     def end(self) -> None:
-        """The last beat: this rank has nothing more to say. Once is enough."""
+        """Mark this rank as ended, the first time it is called."""
         if self._stop.is_set():
             return
         self._stop.set()
@@ -36,7 +36,7 @@ class Pulse:
             self.store.add("ended")
 
     def wait_for_value(self, key: str, of_rank: int, stopped: Callable[[], bool]) -> str | None:
-        """The value that another rank sets, or None: that rank is gone, or we should stop."""
+        """The value that another rank sets; None if that rank is gone, or if we should stop."""
         watch = _Watch(self.store, 60.0)
         while not stopped():
             value = self.store.get(key)
@@ -45,30 +45,33 @@ class Pulse:
             if watch.is_gone(of_rank):
                 return None
             time.sleep(POLL_S)
-        return self.store.get(key)  # what was said before we were told to stop
+        return self.store.get(key)  # it may have been set before the stop
 
-    def wait_for_all(self, patience_s: Callable[[], float]) -> list[int]:
-        """Wait until every other rank has ended or gives no beat for `patience_s`; all those that
-        were found gone, now or before."""
+    def wait_for_others(self, patience_s: Callable[[], float], but: Container[int]) -> None:
+        """Wait until each other rank, except these, has ended, or its heartbeat has stood still for
+        `patience_s`. Ranks that were gone in an earlier call are not waited for again."""
         watch = _Watch(self.store, 0)
-        waiting = set(range(self.world_size)) - {self.rank, *self._gone}
+        others = set(range(self.world_size)) - {self.rank, *self._gone}
+        waiting = {rank for rank in others if rank not in but}
         while waiting:
             if self.store.add("ended", 0) >= self.world_size:
                 break
             watch.patience_s = patience_s()
             for rank in sorted(waiting):
-                if self.store.add(f"ended/{rank}", 0):
+                if self._has_ended(rank):
                     waiting.discard(rank)
                 elif watch.is_gone(rank):
                     waiting.discard(rank)
                     self._gone.append(rank)
             time.sleep(POLL_S)
-        return self._gone
 
     def watch(self, patience_s: float = 30.0) -> Callable[[int], bool]:
-        """Tells of a rank whether it is gone: no beat for so long, and it has not ended."""
+        """A function: whether a rank is gone, with no heartbeat for so long and not ended."""
         watch = _Watch(self.store, patience_s)
-        return lambda rank: watch.is_gone(rank) and not self.store.add(f"ended/{rank}", 0)
+        return lambda rank: watch.is_gone(rank) and not self._has_ended(rank)
+
+    def _has_ended(self, rank: int) -> bool:
+        return self.store.add(f"ended/{rank}", 0) > 0
 
     def _beat(self) -> None:
         with contextlib.suppress(StoreLostError):
@@ -78,7 +81,7 @@ class Pulse:
 
 
 class _Watch:
-    """Remembers the last beat of each rank, by this process's own clock."""
+    """Remembers when each rank's heartbeat last changed, by the clock of this process."""
 
     def __init__(self, store: Store, patience_s: float) -> None:
         self.store = store

@@ -11,18 +11,18 @@ __all__ = ["Layout", "grouped"]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A rank's place: world size = replicas × ranks per replica, a replica's ranks in a row."""
+    """A rank's place. World size = replicas × ranks per replica; those ranks are consecutive."""
 
     replicas: int
     replica: int
     ranks_per_replica: int = 1
     rank_in_replica: int = 0
-    is_idle: bool = False  # its devices are driven by the first rank of its replica
-    leader: int = 0  # the rank in the replica that holds the image
+    is_idle: bool = False  # the first rank of its replica drives its devices
+    leader: int = 0  # the rank in the replica that gets the image
 
     @property
     def is_leader(self) -> bool:
-        """The one rank of a replica that takes batches and writes images."""
+        """Whether this is the one rank of its replica that takes batches and writes images."""
         return self.rank_in_replica == self.leader
 
 
@@ -33,10 +33,10 @@ def grouped(
     leader: int = 0,
     works: Callable[[int], bool] = lambda _: True,
 ) -> Layout:
-    """Replicas of `ranks` ranks in a row; `factors` is the product in words, as in "ulysses 2".
+    """Replicas of `ranks` consecutive ranks; `factors` is their product in words: "ulysses 2".
 
-    Raises StrategyError where the world size is no multiple, with the next ones that are and with
-    which all else `works`.
+    Raises StrategyError if the world size is not a multiple of `ranks`. The error names the nearest
+    multiples for which `works` is true.
     """
     size = world.world_size
     if size % ranks:

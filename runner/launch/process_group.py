@@ -1,4 +1,4 @@
-"""The process group of one replica: its ranks alone, so that replicas never wait for each other."""
+"""The process group of one replica: only its ranks, so replicas never wait for each other."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["replica_group"]
 
-# A rank may come late to a collective, since it loaded or compiled for longer. Ranks that died are
-# found by their heartbeat, long before this.
+# Long, since a rank may come late to a collective if it loads or compiles for longer. A dead rank
+# is noticed much earlier, by its heartbeat.
 TIMEOUT = timedelta(minutes=30)
 
 
@@ -22,10 +22,10 @@ TIMEOUT = timedelta(minutes=30)
 def replica_group(
     world: World, layout: Layout, device: "torch.device", *, binds_device: bool = True
 ) -> Iterator[None]:
-    """The replica's ranks as torch's default group; nothing for a replica of one rank.
+    """Make the replica's ranks torch's default group; a replica of one rank has none.
 
-    A group bound to its device makes its communicator at once, and groups of its parts from it,
-    which packages that make groups by themselves do not expect.
+    `binds_device`: a group bound to its device creates its communicator at once and derives
+    subgroups from it. Packages that create their own groups do not expect that.
     """
     if layout.ranks_per_replica == 1:
         yield
@@ -37,9 +37,9 @@ def replica_group(
 
     is_cpu = device.type == "cpu"
     of_device = dist.get_default_backend_for_device(device)
-    # Small numbers (the "anything" variants gather lengths) go over the CPU's backend.
+    # Small numbers (the lengths that the "anything" variants gather) go over the CPU's backend.
     backend = of_device if is_cpu else f"cpu:gloo,{device.type}:{of_device}"
-    torch.zeros(1, device=device)  # a device mesh would choose another device before its first use
+    torch.zeros(1, device=device)  # before its first use a device mesh would choose another device
     store = raw_store(world, f"{world.restart}/group/{layout.replica}")
     store.set_timeout(TIMEOUT)
     dist.init_process_group(
@@ -51,5 +51,5 @@ def replica_group(
         device_id=None if is_cpu or not binds_device else device,
     )
     yield
-    # Only after orderly work: a broken group may wait for ranks that are gone.
+    # Not after an exception: a broken group may wait for ranks that are gone.
     dist.destroy_process_group()

@@ -1,12 +1,12 @@
-"""The ranks that make one image together: one leads, the others follow its word.
+"""The ranks that make one image together: a leader, and followers that do the same calls.
 
-Words go through the launch's store. The leader says the number of each batch; after every pipeline
-call all ranks say that they left it, and the leader says whether it failed. So all of them split,
-skip or stop at the same place, and none enters a collective that the others do not. A rank that
-fails while the others are still in the call cannot be helped: the replica is lost, its ranks end
-at once, and the next launch goes on.
+They exchange messages through the launch's store. The leader broadcasts the number of each batch.
+After each pipeline call, every follower publishes that it left the call, and the leader broadcasts
+whether the call failed. So all ranks split, skip or stop at the same place, and none enters a
+collective that the others do not enter. If a rank fails while the others are still in the call, the
+replica is lost: its ranks end at once, and the next launch continues.
 
-A replica of one rank has nobody to tell, and does not touch the store.
+A replica of one rank does not use the store.
 """
 
 import contextlib
@@ -16,10 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any
 
 from runner.errors import ExitCode, ReplicaLostError
-from runner.launch.heartbeat import Pulse
+from runner.launch.heartbeat import Heartbeat
 from runner.launch.layout import Layout
 from runner.launch.store import Store, StoreLostError
 
@@ -30,24 +29,24 @@ WATCH_S = 0.5
 FIRST_POLL_S, LAST_POLL_S = 0.001, 0.02
 END = -1
 
-Fault = tuple[str, str]  # its kind and its words
+Fault = tuple[str, str]  # its kind and its message
 
 
 class Replica:
-    """One rank's link to the others of its replica. Use as a context manager: while it is open, the
-    process ends by `on_lost` and os._exit once the replica is lost."""
+    """One rank's link to the others of its replica. Use as a context manager: while it is open, a
+    lost replica ends this process by `on_lost` and os._exit."""
 
     def __init__(
         self,
         layout: Layout,
         store: Store,
-        pulse: Pulse,
+        heartbeat: Heartbeat,
         first_rank: int,
         on_lost: Callable[[], None],
     ) -> None:
         self.layout = layout
         self.store = store
-        self.pulse = pulse
+        self.heartbeat = heartbeat
         self.members = range(first_rank, first_rank + layout.ranks_per_replica)
         self.on_lost = on_lost
         self._calls = 0  # pipeline calls so far, the same on all ranks
@@ -76,45 +75,50 @@ class Replica:
         self._closed.set()
         self._thread.join()
         if isinstance(error, Exception):
-            # The others wait in vain for this rank.
+            # The other ranks would wait for this one for ever.
             with contextlib.suppress(StoreLostError):
-                self.store.set(self._key("lost"), f"rank {self.pulse.rank}: {error}")
+                self.store.set(self._key("lost"), f"rank {self.heartbeat.rank}: {error}")
 
     # --- which batch ---------------------------------------------------------------------------
 
-    def lead(self, numbers: Iterable[int]) -> Iterator[int]:
-        """The leader's batches, each said to the others before it is begun, and the end of them."""
-        if self.is_alone:
-            yield from numbers
-            return
-        try:
-            for number in numbers:
-                self._say_batch(number)
-                yield number
-        finally:  # also where the leader stops asking
-            with contextlib.suppress(StoreLostError):
-                self._say_batch(END)
+    @contextlib.contextmanager
+    def batches_broadcast(self) -> Iterator[Callable[[Iterable[int]], Iterator[int]]]:
+        """On the leader: a function from batches to the same batches, each broadcast before it
+        begins. At the end the followers learn that no more come."""
 
-    def follow(self) -> Iterator[int]:
-        """The batches that the leader says, until it says that there are no more."""
+        def broadcast(numbers: Iterable[int]) -> Iterator[int]:
+            for number in numbers:
+                if not self.is_alone:
+                    self._broadcast_batch(number)
+                yield number
+
+        try:
+            yield broadcast
+        finally:  # also when the leader takes no more
+            if not self.is_alone:
+                with contextlib.suppress(StoreLostError):
+                    self._broadcast_batch(END)
+
+    def receive_batches(self) -> Iterator[int]:
+        """On a follower: the batches that the leader broadcasts, until their end."""
         while True:
             self._batches += 1
-            number = int(self._hear("batch", self._batches))
+            number = int(self._wait_for("batch", self._batches))
             if number == END:
                 return
             yield number
 
-    def _say_batch(self, number: int) -> None:
+    def _broadcast_batch(self, number: int) -> None:
         self._batches += 1
-        self._say("batch", self._batches, str(number))
+        self._publish("batch", self._batches, str(number))
 
     # --- how a call ended ----------------------------------------------------------------------
 
-    def settle(self, failure: Fault | None) -> Fault | None:
-        """Call it on every rank after every pipeline call, with what failed there.
+    def agree_on(self, failure: Fault | None) -> Fault | None:
+        """Call it on every rank after every pipeline call, with the failure of this rank.
 
-        Returns the leader's own failure, on all ranks: where the leader has an image, it is whole.
-        Raises ReplicaLostError where other ranks are still in the call.
+        Returns the leader's failure on all ranks: if the leader has an image, the image is whole.
+        Raises ReplicaLostError if this rank failed while others are still in the call.
         """
         if self.is_alone:
             return failure
@@ -122,26 +126,30 @@ class Replica:
         patience_s = PATIENCE_S if failure else float("inf")
         try:
             if self.layout.is_leader:
-                for rank in range(self.layout.ranks_per_replica):
-                    if rank != self.layout.leader:
-                        self._hear(f"left/{rank}", self._calls, patience_s)
-                self._say("verdict", self._calls, json.dumps(failure))
+                self._wait_for_followers(patience_s)
+                self._publish("verdict", self._calls, json.dumps(failure))
                 return failure
-            self._say(f"left/{self.layout.rank_in_replica}", self._calls, json.dumps(failure))
-            verdict: Fault | None = json.loads(self._hear("verdict", self._calls, patience_s))
+            self._publish(f"left/{self.layout.rank_in_replica}", self._calls, json.dumps(failure))
+            verdict: Fault | None = json.loads(self._wait_for("verdict", self._calls, patience_s))
         except TimeoutError:
             raise ReplicaLostError(
-                f"rank {self.pulse.rank} failed alone in a replica of "
+                f"rank {self.heartbeat.rank} failed alone in a replica of "
                 f"{self.layout.ranks_per_replica} ranks: {failure and failure[1]}; run the same "
                 f"command again"
             ) from None
         return verdict
 
+    def _wait_for_followers(self, patience_s: float) -> None:
+        """Wait until all of them have left the call. Raises TimeoutError."""
+        for rank in range(self.layout.ranks_per_replica):
+            if rank != self.layout.leader:
+                self._wait_for(f"left/{rank}", self._calls, patience_s)
+
     def drops(self, step: int, is_too_late: bool) -> bool:
         """Whether all ranks give up the call after this denoising step (from 0).
 
-        The leader decides for the step after: while the others are in that one, they wait for the
-        leader's part of it, so none of them can miss the word.
+        The leader decides one step ahead. During that next step the others need the leader's part
+        of the result, so none of them can miss the decision.
         """
         if self.is_alone:
             return is_too_late
@@ -149,48 +157,56 @@ class Replica:
         if self.layout.is_leader:
             if is_too_late and self._drop_at is None:
                 self._drop_at = step + 1
-                self._say("drop", call, str(self._drop_at))
-        elif (said := self._read("drop", call)) is not None:
-            self._drop_at = int(said)
+                self._publish("drop", call, str(self._drop_at))
+        elif (message := self._read("drop", call)) is not None:
+            self._drop_at = int(message)
         return self._drop_at is not None and step >= self._drop_at
 
     # --- the end of a replica ------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """The main thread may wait in a collective for ever, where no signal reaches it."""
-        gone = self.pulse.watch()
+        """End this process once the replica is lost: the main thread may hang in a collective,
+        where no signal reaches it."""
+        is_gone = self.heartbeat.watch()
+        others = [rank for rank in self.members if rank != self.heartbeat.rank]
         while not self._closed.wait(WATCH_S):
             try:
-                lost = self.store.get(self._key("lost")) is not None
+                is_lost = self.store.get(self._key("lost")) is not None
+                is_lost = is_lost or any(map(is_gone, others))
             except StoreLostError:
-                lost = True
-            if lost or any(gone(rank) for rank in self.members if rank != self.pulse.rank):
+                is_lost = True
+            if is_lost:
                 with contextlib.suppress(Exception):
                     self.on_lost()
                 os._exit(int(ExitCode.ERROR))
 
-    # --- words ---------------------------------------------------------------------------------
-    # A key is written over and over, `number` says for what: nobody is ever two words behind.
+    # --- messages ------------------------------------------------------------------------------
+    # Each new message of a name replaces the last one and has the next number. A reader is never
+    # more than one message behind, so it misses none.
 
     def _key(self, name: str) -> str:
         return f"replica/{self.layout.replica}/{name}"
 
-    def _say(self, name: str, number: int, word: str) -> None:
-        self.store.set(self._key(name), f"{number} {word}")
+    def _publish(self, name: str, number: int, message: str) -> None:
+        self.store.set(self._key(name), f"{number} {message}")
 
     def _read(self, name: str, number: int) -> str | None:
-        said = self.store.get(self._key(name))
-        if said is None:
+        """The message with this number, or None while it has not come."""
+        text = self.store.get(self._key(name))
+        if text is None:
             return None
-        of, _, word = said.partition(" ")
-        return word if int(of) == number else None
+        found, _, message = text.partition(" ")
+        return message if int(found) == number else None
 
-    def _hear(self, name: str, number: int, patience_s: float = float("inf")) -> Any:
-        """Wait for a word. Raises TimeoutError; a lost replica ends the wait by ending us."""
+    def _wait_for(self, name: str, number: int, patience_s: float = float("inf")) -> str:
+        """The message with this number, once it comes; `_watch` ends the wait in a lost replica.
+
+        Raises TimeoutError.
+        """
         until, poll_s = time.monotonic() + patience_s, FIRST_POLL_S
-        while (word := self._read(name, number)) is None:
+        while (message := self._read(name, number)) is None:
             if time.monotonic() > until:
                 raise TimeoutError
             time.sleep(poll_s)
             poll_s = min(poll_s * 1.5, LAST_POLL_S)
-        return word
+        return message

@@ -1,8 +1,9 @@
-"""Whose batch is next: one counter per shard, used by its owner and by helpers alike.
+"""Which replica makes which batch: one counter for each shard, used by its owner and by helpers.
 
-A shard is every R-th batch of those to do, for R replicas. Its owner goes first; a replica that
-has done its own takes from the others'. One atomic operation a batch, and no batch is handed out
-twice while the store lives.
+With R replicas, a shard is every R-th of the batches to make. Each replica first takes its own
+shard, then helps the others. Taking a batch is one atomic operation, so no batch is given out twice
+while the store lives. The counters only share out the work. What is done, the journals say: in the
+end the first replica makes what none of them has.
 """
 
 import random
@@ -10,25 +11,27 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from runner.launch.store import Store, StoreLostError
 
-__all__ = ["open_shards", "shard", "take", "windows"]
+__all__ = ["Part", "open_shards", "shard", "take", "windows"]
+
+Part = tuple[int, int]  # of --shard I/N: the I-th of N equal parts of the plan, from 1
 
 
 def shard(pending: Sequence[int], replica: int, replicas: int) -> Sequence[int]:
-    """The batches that are a replica's to do first; sizes differ by at most one."""
+    """The batches that a replica takes first. The sizes of shards differ by at most one."""
     return pending[replica::replicas]
 
 
 def open_shards(store: Store, replicas: int) -> None:
-    """Begin all counters, before anybody takes: helpers read them in one request."""
+    """Create all counters before the first batch is taken: helpers read them in one request."""
     for replica in range(replicas):
         store.add(_key(replica), 0)
 
 
 def take(store: Store, pending: Sequence[int], replica: int, replicas: int) -> Iterator[int]:
-    """The batches that this replica does, each taken when it is asked for.
+    """The batches that this replica makes; each is taken only when the caller asks for it.
 
-    A replica without a share of its own takes nothing: it would load the model to snatch a batch
-    from one that is about to begin. Without the store it does its own share and ends.
+    A replica with an empty shard takes nothing: it would load the model for a batch that another
+    replica is about to begin. If the store is lost, a replica makes its own shard and ends.
     """
     own = shard(pending, replica, replicas)
     place = -1
@@ -44,8 +47,8 @@ def take(store: Store, pending: Sequence[int], replica: int, replicas: int) -> I
 
 
 def windows(numbers: Iterable[int], most: int, own: Container[int]) -> Iterator[list[int]]:
-    """Up to so many batches at once. Nobody else can help with what a window holds: so none goes
-    on from a replica's own batches to those of others, who may be about to begin them."""
+    """Groups of up to `most` batches. No other replica can help with the batches of a group. So a
+    group never mixes the replica's own batches with batches that another one may begin soon."""
     window: list[int] = []
     for number in numbers:
         if window and (number in own) != (window[0] in own):
@@ -60,8 +63,8 @@ def windows(numbers: Iterable[int], most: int, own: Container[int]) -> Iterator[
 
 
 def _help(store: Store, pending: Sequence[int], replica: int, replicas: int) -> Iterator[int]:
-    """Batches of the others. Whom to help is drawn by how much each has left: so the slowest get
-    most of the help, and the helpers do not all run to the same one."""
+    """Batches of other shards. The shard is drawn at random, weighted by what is left in each: the
+    slowest replicas get most of the help, and helpers do not all choose the same one."""
     draw = random.Random(replica)
     keys = [_key(other) for other in range(replicas)]
     sizes = [len(range(other, len(pending), replicas)) for other in range(replicas)]
@@ -80,6 +83,3 @@ def _help(store: Store, pending: Sequence[int], replica: int, replicas: int) -> 
 
 def _key(replica: int) -> str:
     return f"shard/{replica}"
-
-
-Shard = tuple[int, int]  # I of N, from 1

@@ -1,47 +1,54 @@
-"""A request to stop: TERM, INT, HUP, USR1, the stop file, or the death of the launcher.
+"""Requests to stop: TERM, INT, HUP, USR1, the stop file, or the death of the launcher.
 
-No new work; the current image if it fits in time. A thread of its own watches, so that a request
-is noted and the deadline kept even while the main thread is deep in a library or a driver.
+After a request no new work begins; the current image is finished if there is time. A thread watches
+for requests and keeps the deadline, even while the main thread is in a long call of a library.
 """
 
+import contextlib
 import os
 import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from runner.errors import ExitCode
+from runner.say import say
 
 __all__ = ["Stop"]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 POLL_S = 1.0
+SOON_S = 1.0  # to end where no image is in work
 
 
 class Stop:
-    """Whether to stop, and by when. At the deadline, or at a second Ctrl-C, the process ends where
-    it stands: files are whole at any moment."""
+    """Whether to stop, and by when. At the deadline, or at a second Ctrl-C, the process ends at
+    once. That is safe: files are whole at any moment. `on_request` is called, in a thread, at the
+    first request; `on_cut` before the process is ended while it loads."""
 
     def __init__(self, grace_s: float) -> None:
         self.grace_s = grace_s
-        self.reason = ""
-        self.is_final = False
+        self.is_final = False  # a restart by the launcher should not continue the work
         self.on_request: Callable[[], None] | None = None
-        self._deadline: float | None = None  # on the monotonic clock
+        self.on_cut: Callable[[], None] | None = None
+        self._requested = threading.Event()
+        self._requested_at = 0.0  # on the monotonic clock
+        self._had_ctrl_c = False
+        self._is_loading = False
         self._file: Path | None = None
         self._parent: int | None = None
 
     def install(self) -> None:
-        """Take the signals. In the main thread, before anything slow is imported."""
+        """Handle the signals. Call it in the main thread, before slow imports."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
-        # The kernel's call writes the number into the pipe at once; a handler in Python would wait
+        # Python's C handler writes the number into the pipe at once. A handler in Python would wait
         # for the main thread, which may be in a long call.
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in SIGNALS:
-            # Under nohup HUP is ignored, and stays so.
+            # Under nohup, HUP stays ignored.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)
         threading.Thread(target=self._watch, args=(reading,), name="stop", daemon=True).start()
@@ -51,26 +58,43 @@ class Stop:
         self._file = path
 
     def watch_launcher(self) -> None:
-        """Stop once the process that started this one is gone: nobody would end us."""
+        """Stop once the process that started this one is gone: then nothing else would end us."""
         self._parent = os.getppid()
 
-    def request(self, reason: str, *, is_final: bool = False) -> None:
-        """`is_final`: a launcher's restart is not to go on with the work."""
-        if self._deadline is not None:
+    def request(self, *, is_final: bool = False) -> None:
+        """Stop within the grace time; later requests change nothing."""
+        if self.requested:
             return
-        self.reason, self.is_final = reason, is_final
-        self._deadline = time.monotonic() + self.grace_s
+        self.is_final = is_final
+        self._requested_at = time.monotonic()
+        self._requested.set()
         if self.on_request is not None:
-            # Not in this thread, which keeps the deadline: it may talk to a store that hangs.
-            threading.Thread(target=self.on_request, daemon=True).start()
+            _in_thread(self.on_request)
 
     @property
     def requested(self) -> bool:
-        return self._deadline is not None
+        return self._requested.is_set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Return at a request, or after `timeout_s`."""
+        self._requested.wait(timeout_s)
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """A request in here ends the process soon: nothing is lost, and nobody looks at the request
+        before the end of a long call."""
+        self._is_loading = True
+        try:
+            yield
+        finally:
+            self._is_loading = False
 
     def left_s(self) -> float:
-        """Seconds until the deadline; infinite while nobody asked to stop."""
-        return float("inf") if self._deadline is None else self._deadline - time.monotonic()
+        """Seconds until the deadline; infinite before a request."""
+        if not self.requested:
+            return float("inf")
+        grace_s = min(self.grace_s, SOON_S) if self._is_loading else self.grace_s
+        return self._requested_at + grace_s - time.monotonic()
 
     def _watch(self, reading: int) -> None:
         while self.left_s() > 0:
@@ -78,13 +102,37 @@ class Stop:
                 for number in os.read(reading, 64):
                     self._on_signal(number)
             elif self._file is not None and os.path.lexists(self._file):
-                self.request("the stop file", is_final=True)
+                self._announce()
+                self.request(is_final=True)
             elif self._parent not in (None, os.getppid()):
-                self.request("the launcher is gone")
+                self.request()
+        if self._is_loading and self.on_cut is not None:
+            _in_thread(self.on_cut).join(self.grace_s)
         os._exit(ExitCode.INCOMPLETE)
 
     def _on_signal(self, number: int) -> None:
-        if number == signal.SIGINT and self.requested:
+        # torchrun passes a second Ctrl-C on as TERM.
+        ends_now = (signal.SIGINT, signal.SIGTERM) if self._had_ctrl_c else (signal.SIGINT,)
+        if self.requested and number in ends_now:
             os._exit(ExitCode.INCOMPLETE)
+        self._had_ctrl_c = self._had_ctrl_c or number == signal.SIGINT
         if number in SIGNALS:
-            self.request(signal.Signals(number).name)
+            self._announce()
+            self.request()
+
+    def _announce(self) -> None:
+        """Say once that the process stops: an image may take long."""
+        if self.requested:
+            return
+        words = "stopping"
+        if not self._is_loading:
+            words += f"; the image in work gets up to {self.grace_s:g} s"
+        words += "; Ctrl-C again ends at once" if self._had_ctrl_c else ""
+        _in_thread(lambda: say(words))
+
+
+def _in_thread(call: Callable[[], None]) -> threading.Thread:
+    """For what may hang, a store or a terminal: our own thread keeps the deadline."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread

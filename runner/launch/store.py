@@ -1,7 +1,7 @@
 """Counters and messages that all processes of a launch share, without a process group.
 
-The launcher's TCP store does it: no collective, so no GPU time-out can trip and no living host
-waits for a dead one. A process that loses the store goes on with its own share.
+They are in the launcher's TCP store. There is no collective, so no GPU timeout can trip and no
+living host waits for a dead one. A process that loses the store finishes its own shard.
 """
 
 import queue
@@ -16,8 +16,9 @@ from runner.launch.world import World
 __all__ = ["LocalStore", "Store", "StoreLostError", "connect", "raw_store"]
 
 CONNECT_TIMEOUT_S = 60.0
-AGENT_TIMEOUT_S = 10.0  # the agent serves the store before it starts us
-ANSWER_TIMEOUT_S = 10.0  # an operation takes less than a millisecond
+LOOPBACK = "127.0.0.1"
+AGENT_TIMEOUT_S = 10.0  # short: the agent serves the store before it starts us
+ANSWER_TIMEOUT_S = 10.0  # an operation normally takes less than a millisecond
 T = TypeVar("T")
 _Call = tuple[Callable[[Any], Any], "queue.SimpleQueue[Any]"]
 
@@ -27,22 +28,22 @@ class StoreLostError(Exception):
 
 
 class Store(Protocol):
-    """Keys are shared by the processes of one launch alone, between two restarts of a launcher;
-    those of `command` outlast them. Any method may raise StoreLostError."""
+    """Keys are shared by the processes of one launch. A restart by the launcher begins with no
+    keys; only those of `command` stay. Any method may raise StoreLostError."""
 
     @property
     def command(self) -> "Store": ...
 
     def add(self, key: str, amount: int = 1) -> int:
-        """Add to a counter, which begins at 0, and return its new value: one atomic operation."""
+        """Add to a counter, which begins at 0, and return its new value. Atomic."""
 
     def counts(self, keys: Sequence[str]) -> list[int]:
-        """Several counters at once, each begun by an `add` before."""
+        """Several counters at once; `add` must have created each of them."""
 
     def set(self, key: str, value: str) -> None: ...
 
     def get(self, key: str) -> str | None:
-        """The value, or None while nobody has set it. Never waits."""
+        """The value, or None if it is not set. Does not wait."""
 
 
 class LocalStore:
@@ -98,15 +99,15 @@ class _TcpStore:
 
 
 def _get(store: Any, key: str) -> str | None:
-    # `get` of a key that is not there would wait, and hold the connection meanwhile.
+    # `get` of a missing key would wait and block the connection.
     return store.get(key).decode() if store.check([key]) else None
 
 
 class _Client:
-    """The connection; once lost, it stays lost.
+    """The connection. Once lost, it stays lost.
 
-    Where the other machine vanishes without a word, torch's client waits until the kernel gives the
-    connection up, a quarter of an hour. So a thread calls it, and we wait for that thread.
+    When the other machine vanishes, torch's client waits until the kernel gives the connection up,
+    which takes a quarter of an hour. So a thread makes the calls, and we wait for the thread.
     """
 
     def __init__(self, store: Any) -> None:
@@ -125,7 +126,7 @@ class _Client:
         except queue.Empty:
             self._lost = True
             raise StoreLostError(f"no answer for {ANSWER_TIMEOUT_S:.0f} s") from None
-        if isinstance(answer, RuntimeError):  # torch's DistStoreError and DistNetworkError are such
+        if isinstance(answer, RuntimeError):  # also torch's DistStoreError, DistNetworkError
             self._lost = True
             raise StoreLostError from answer
         if isinstance(answer, Exception):
@@ -144,40 +145,51 @@ class _Client:
 def connect(world: World) -> Store:
     """The store of this launch. Under torchrun the agent serves it; without an agent rank 0 does.
 
-    Keys of another run, or of the same one before a restart, are apart.
+    Runs and restarts have separate keys. Raises StoreLostError if the store cannot be reached.
     """
     if world.world_size == 1 and not world.max_restarts:
         return LocalStore()
     try:
         if world.agent_store:
-            _knock(world)
+            _check_agent(world)
         store = raw_store(world, serves=world.rank == 0 and not world.agent_store)
     except (RuntimeError, OSError) as error:
         raise StoreLostError from error
     return _TcpStore(_Client(store), f"{world.restart}/")
 
 
-def _knock(world: World) -> None:
-    """Raises OSError where no agent listens: it died since it started us, and torch's client would
-    try for two minutes."""
+def _is_loopback(host: str) -> bool:
+    """Whether all processes run on this host, if they reach the store by this name. A host's own
+    name does not say so: it may stand for the loopback on that host alone."""
+    return host == "localhost" or host.startswith("127.")
+
+
+def _check_agent(world: World) -> None:
+    """Raises OSError if no agent listens: it died after it started us. torch's client would try for
+    two minutes."""
     address = (world.master_addr, world.master_port)
     socket.create_connection(address, timeout=AGENT_TIMEOUT_S).close()
 
 
 def raw_store(world: World, part: str = "", *, serves: bool = False) -> Any:
-    """torch's own client of the launcher's store, for keys of this run and of one part of it;
-    `serves`: host it here.
+    """torch's client of the launcher's store. Its keys are separate for each run and `part`; with
+    `serves` this process hosts the store.
 
-    Raises RuntimeError where it cannot be reached.
+    Raises RuntimeError or OSError if the store cannot be reached.
     """
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+    # torch itself would listen on all interfaces, without a password.
+    is_local = _is_loopback(world.master_addr)
+    host = LOOPBACK if is_local else world.master_addr
+    listener = socket.create_server((host, world.master_port)) if serves and is_local else None
     store = TCPStore(
-        world.master_addr,
+        host,
         world.master_port,
         is_master=serves,
         timeout=timedelta(seconds=CONNECT_TIMEOUT_S),
         wait_for_workers=False,
+        master_listen_fd=None if listener is None else listener.detach(),
     )
     run = f"runner/{world.run_id}"
     return PrefixStore(f"{run}/{part}" if part else run, store)

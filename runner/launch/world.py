@@ -1,7 +1,6 @@
-"""The launcher's world: ranks, the device, the shared store. The only reader of launcher variables.
+"""This process among those of its launch: ranks, and where the shared store is.
 
-torchrun, `accelerate launch` and plain `python` all end here; nothing else in the project looks at
-the environment for a rank.
+The only reader of the launcher's variables, whether it is torchrun, `accelerate launch` or none.
 """
 
 import contextlib
@@ -11,18 +10,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runner.errors import LaunchError
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = [
-    "World",
-    "tell_launcher",
-    "world_from",
-]
+__all__ = ["World", "report_to_launcher", "world_from"]
 
 _TORCHRUN = "torchrun --standalone --nproc-per-node N -m runner MANIFEST"
 
@@ -42,15 +33,15 @@ class World:
     restart: int = 0
     max_restarts: int = 0
     agent_store: bool = False  # the launcher's agent serves the store on the master port
-    has_agent: bool = False  # started by torchrun or accelerate, which end with all of us
-    one_gpu_a_task: bool = False  # the scheduler shows each process just its own GPU
+    has_agent: bool = False  # started by torchrun or accelerate, which live as long as we do
+    one_gpu_a_task: bool = False  # the scheduler shows each process only its own GPU
 
 
 def world_from(environ: Mapping[str, str] | None = None) -> World:
     """The world that the launcher's variables describe.
 
-    Raises LaunchError where they contradict each other, or where several tasks of a scheduler would
-    each do the whole job.
+    Raises LaunchError if they contradict each other, or if each of several Slurm tasks would do the
+    whole job.
     """
     env = os.environ if environ is None else environ
     if "RANK" not in env and "WORLD_SIZE" not in env:
@@ -89,11 +80,12 @@ def world_from(environ: Mapping[str, str] | None = None) -> World:
     return world
 
 
-def tell_launcher(words: str) -> None:
-    """Why this process ends with another code than 0: torchrun shows it below its own traceback."""
+def report_to_launcher(words: str) -> None:
+    """Record why this process exits with a code other than 0. torchrun prints it below its own
+    traceback."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
-        # In torch's own form; any other brings a warning.
+        # The form that torch expects; it warns about any other.
         extra = {"py_callstack": words, "timestamp": str(int(time.time()))}
         with contextlib.suppress(OSError):
             Path(path).write_text(json.dumps({"message": {"message": words, "extraInfo": extra}}))

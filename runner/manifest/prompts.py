@@ -30,15 +30,15 @@ MAX_IMAGES = 100_000  # of one prompt
 # Parameters that the runner passes to the pipeline call itself, or that would break one image per
 # task → what to write instead.
 RESERVED = {
+    "self": None,
     "prompt": "prompts",
     "seed": "the prompt's seed",
     "generator": "seed",
     "output_type": None,
     "return_dict": None,
     "latents": None,
-    "callback_on_step_end": None,
-    "callback_on_step_end_tensor_inputs": None,
 }
+CALLBACKS = re.compile(r"(prior_)?callback(_.*)?")
 TENSORS = re.compile(r".*prompt_embeds(?!_scale).*|.*prompt.*_mask(_2)?")  # made from the texts
 COUNTS = ("height", "width", "num_inference_steps", "num_images_per_prompt", "max_sequence_length")
 
@@ -57,8 +57,8 @@ def _check_parameters(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def _check_name(name: str) -> None:
-    if name in RESERVED:
-        instead = RESERVED[name]
+    if name in RESERVED or CALLBACKS.fullmatch(name):
+        instead = RESERVED.get(name)
         hint = f"; write {instead} instead" if instead else ""
         raise ValueError(f"{name} is set by the runner{hint}")
     if TENSORS.fullmatch(name):

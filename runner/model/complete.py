@@ -10,8 +10,8 @@ from runner.errors import ModelError
 from runner.model.json_file import AGAIN, read_json
 from runner.model.packages import check_packages, is_there
 from runner.model.pipeline_index import INDEX, components_of, index_of
+from runner.model.requirements import defines, exports, is_pipeline_module, required_components
 from runner.model.safetensors_header import tensors
-from runner.model.source import defines, exports, is_pipeline_module, required_components
 from runner.model.spec import ModelSpec
 from runner.model.weight_files import WeightFile, index_name, to_read, weight_files
 

@@ -1,5 +1,6 @@
-"""What the configs of a model tell: its classes, heads, and how many tokens an image has."""
+"""What a model's configs say: its classes, heads, and how many tokens an image has."""
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +10,18 @@ from runner.errors import ModelError
 from runner.model.json_file import read_json
 from runner.model.pipeline_index import index_of
 
-__all__ = ["ModelFacts", "divisors", "read_config", "takes_padded_heads"]
+__all__ = ["ModelConfigs", "divisors", "takes_padded_heads"]
 
-# How long the text is that a transformer sees, by its class: padded to max_sequence_length, which
-# has this default, or as long as the prompt, up to that.
+# The length of the text that a transformer sees, by its class: padded to max_sequence_length, which
+# has this default; or as long as the prompt, up to that.
 FIXED_TEXT = {"FluxTransformer2DModel": 512, "Flux2Transformer2DModel": 512}
 VARYING_TEXT = {"QwenImageTransformer2DModel": 512}
-MASKED_TEXT = ("LTXVideoTransformer3DModel", "LTX2VideoTransformer3DModel")  # also a text alone
-DEFAULT_LATENTS = 128  # latents a side where height and width are left to these pipelines
+MASKED_TEXT = ("LTXVideoTransformer3DModel", "LTX2VideoTransformer3DModel")  # a single text too
+# Pipelines that halve their latents once more, which their configs do not say; and those that count
+# on one VAE, whose pixels a latent are a number in their code. As in diffusers 0.42.1.
+HALVING = ("ZImagePipeline", "ZImageOmniPipeline", "Lumina2Pipeline", "QwenImage21Pipeline")
+OWN_FACTOR = {"QwenImage21Pipeline": 16, "BriaFiboPipeline": 16}
+DEFAULT_LATENTS = 128  # latents a side where height and width are left to the pipeline
 TEXTS_AT_ONCE = 1000
 
 
@@ -32,7 +37,7 @@ def takes_padded_heads(heads: int, degree: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ModelConfigs:
     """A model folder's configs, read once."""
 
     folder: Path
@@ -42,18 +47,38 @@ class ModelFacts:
     vae: Mapping[str, Any]  # the decoder's
 
     @classmethod
-    def read(cls, folder: Path) -> "ModelFacts":
-        index = index_of(folder, folder.name)
+    def read(cls, folder: Path) -> "ModelConfigs":
+        """Raises ModelError for a folder that is no pipeline, or a config that is no JSON."""
+        index = index_of(folder, str(folder))
         denoiser = next((name for name in ("transformer", "unet") if index.get(name)), "")
-        config = read_config(folder / denoiser / "config.json")
-        return cls(folder, index, denoiser, config, read_config(folder / "vae" / "config.json"))
+        config = _read(folder / denoiser / "config.json")
+        return cls(folder, index, denoiser, config, _read(folder / "vae" / "config.json"))
 
     def config_of(self, component: str) -> dict[str, Any]:
-        return read_config(self.folder / component / "config.json")
+        return _read(self.folder / component / "config.json")
+
+    def class_of(self, component: str) -> Any:
+        """A component's class. Raises ModelError for one that is not installed."""
+        library, name = self.index[component]
+        # A safety checker's library is a module of diffusers' pipelines.
+        modules = (f"diffusers.pipelines.{library}", library)
+        found = next(filter(importlib.util.find_spec, modules), None)
+        model_class = getattr(importlib.import_module(found), name, None) if found else None
+        if not isinstance(model_class, type):
+            raise ModelError(
+                f"{self.folder / 'model_index.json'}: {component}: {library} has no class {name}; "
+                f"install the version of {library} that the model was saved with"
+            )
+        return model_class
 
     @property
     def scheduler_config(self) -> dict[str, Any]:
-        return read_config(self.folder / "scheduler" / "scheduler_config.json")
+        return _read(self.folder / "scheduler" / "scheduler_config.json")
+
+    @property
+    def scheduler_class(self) -> str:
+        entry = self.index.get("scheduler")
+        return str(entry[1]) if isinstance(entry, list) else ""
 
     @property
     def networks(self) -> list[str]:
@@ -86,7 +111,7 @@ class ModelFacts:
         return self.denoiser_class in VARYING_TEXT
 
     def has_mask(self, batch_size: int) -> bool:
-        """Whether attention may get a mask: texts of unequal length in a batch are padded."""
+        """Whether attention may get a mask: in a batch, texts of unequal length are padded."""
         is_padded = batch_size > 1 and self.denoiser_class not in FIXED_TEXT
         return is_padded or self.denoiser_class in MASKED_TEXT
 
@@ -106,12 +131,31 @@ class ModelFacts:
     @property
     def vae_factor(self) -> int:
         """Pixels a latent along one side."""
+        known = OWN_FACTOR.get(self.pipeline_class) or self.vae.get("spatial_compression_ratio")
+        if isinstance(known, int):
+            return known
         if self.vae.get("block_out_channels"):
             return int(2 ** (len(self.vae["block_out_channels"]) - 1))
         return int(2 ** len(self.vae.get("temperal_downsample", (1, 1, 1))))
 
+    @property
+    def size_multiple(self) -> int:
+        """What height and width must be multiples of: pixels a latent times the transformer's patch
+        (FLUX and Qwen-Image pack 2×2 latents before it, and so have 4 times the VAE's channels).
+        1 where the VAE's config does not say."""
+        if self.pipeline_class in HALVING:
+            return 2 * self.vae_factor
+        if not (self.vae.get("block_out_channels") or self.vae.get("temperal_downsample")):
+            return 1
+        transformer = self.config_of("transformer")
+        latents = self.vae.get("latent_channels") or self.vae.get("z_dim")
+        if latents and transformer.get("in_channels") == 4 * latents:
+            return 2 * self.vae_factor
+        patch = transformer.get("patch_size")
+        return self.vae_factor * (patch if isinstance(patch, int) else 1)
+
     def size(self, parameters: Mapping[str, Any]) -> tuple[int, int]:
-        """(height, width) in pixels, the pipelines' default where the parameters leave it open."""
+        """(height, width) in pixels; the pipeline's default where the parameters do not say."""
         default = DEFAULT_LATENTS * self.vae_factor
         height, width = (parameters.get(side) or default for side in ("height", "width"))
         return int(height), int(width)
@@ -121,8 +165,13 @@ class ModelFacts:
         head = self.config.get("attention_head_dim")
         return self.heads * head if self.heads and isinstance(head, int) else default
 
+    @property
+    def decoder_class(self) -> str:
+        entry = self.index.get("vae")
+        return str(entry[1]) if isinstance(entry, list) and len(entry) > 1 else ""
+
     def decoder_channels(self, default: int) -> int:
-        """Channels of the decoder's last wide layer, which has every pixel."""
+        """Channels of the decoder's last wide layer, which is as large as the image."""
         channels = self.vae.get("block_out_channels")
         if channels:
             return int(channels[min(1, len(channels) - 1)])
@@ -135,13 +184,15 @@ class ModelFacts:
         return (height // self.token_side) * (width // self.token_side)
 
     def text_tokens(self, parameters: Mapping[str, Any]) -> int | None:
-        """Tokens of the text, the most where it varies; None where nothing is known."""
+        """Tokens of the text, at most where it varies; None where that is not known."""
         default = {**FIXED_TEXT, **VARYING_TEXT}.get(self.denoiser_class)
         return None if default is None else int(parameters.get("max_sequence_length") or default)
 
     def tokens_of(self, texts: Sequence[str]) -> list[int]:
-        """How many tokens of each text the transformer sees, uncut. For models whose text varies:
-        the pipeline puts it into a template, whose head it drops again."""
+        """How many tokens of each text the transformer sees, before any cut. For models whose text
+        varies: the pipeline puts it into a template and drops the template's head again.
+
+        Raises ModelError for a tokenizer that cannot be read."""
         import diffusers
         from transformers import AutoTokenizer
 
@@ -160,6 +211,6 @@ class ModelFacts:
         return lengths
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """A JSON object; nothing where there is no such file. Raises ModelError."""
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is no such file. Raises ModelError."""
     return read_json(path) if path.exists() else {}

@@ -8,7 +8,7 @@ from typing import Any
 from runner.errors import ModelError
 from runner.model.json_file import read_json
 from runner.model.pipeline_index import components_of
-from runner.model.source import needed_backends, needed_packages
+from runner.model.requirements import needed_backends, needed_packages
 
 __all__ = ["check_packages", "is_there"]
 

@@ -7,14 +7,14 @@ own check of the arguments is run without the class.
 import ast
 import copy
 import functools
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
 
-__all__ = ["PipelineCall", "pipeline_call"]
+from runner.model.source import class_of, method_of, nodes_of
+
+__all__ = ["PipelineCall", "as_call_values", "pipeline_call"]
 
 # Values that every pipeline's check accepts. Sizes are checked against the model's configs instead,
 # since some calls round them before the check; the callback is set by the runner.
@@ -24,22 +24,53 @@ ACCEPTED = {
     "width": 2048,
     "callback_on_step_end_tensor_inputs": None,
 }
+WRITABLE = ("Any", "Dict", "Literal", "bool", "dict", "float", "int", "object", "str")
 LISTS = ("list", "List", "tuple", "Tuple", "Sequence")
+# Arguments that calls concatenate with tuples or compare with them. YAML has lists only.
+TUPLES = (
+    "attn_res",
+    "crops_coords_top_left",
+    "micro_conditioning_crop_coord",
+    "negative_crops_coords_top_left",
+    "negative_original_size",
+    "negative_target_size",
+    "original_size",
+    "target_size",
+    "text_encoder_out_layers",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineCall:
     """A pipeline's `__call__`, and its `check_inputs` if it has one."""
 
-    arguments: Mapping[str, ast.arg]
-    defaults: Mapping[str, Any]  # those that are literals
-    takes_any: bool  # it has **kwargs
+    name: str  # of the class
+    node: ast.FunctionDef
+    arguments: Mapping[str, ast.arg]  # without self
+    defaults: Mapping[str, ast.expr]
+    values: Mapping[str, Any]  # the defaults that are literals
+    rest: Mapping[str, int]  # what the call reads from its **kwargs → the line of its source
     check_inputs: Callable[..., None] | None
     check_call: CodeType | None  # the expression with which `__call__` calls `check_inputs`
 
+    @property
+    def required(self) -> list[str]:
+        """Arguments without a default."""
+        return [name for name in self.arguments if name not in self.defaults]
+
+    def can_be_written(self, name: str) -> bool:
+        """Whether some value in a manifest can have the type of the argument."""
+        annotation = self._annotation(name)
+        return annotation is None or is_json(annotation)
+
     def takes(self, name: str, value: Any) -> bool:
         """Whether a JSON value has the type of the argument, by its annotation or its default."""
-        return name not in self.arguments or _takes(self._annotation(name), value)
+        if name not in self.arguments:
+            return True
+        if value is None:
+            return self._takes_null(name)
+        annotation = self._annotation(name)
+        return annotation is None or fits(annotation, value)
 
     def wants(self, name: str) -> str:
         """That type, as it is written in the source."""
@@ -52,7 +83,7 @@ class PipelineCall:
         if self.check_inputs is None or self.check_call is None:
             return ""
         computed = dict.fromkeys(self.check_call.co_names)  # by the call before its check: None
-        values = {**computed, **self.defaults, **parameters, **ACCEPTED}
+        values = {**computed, **self.values, **parameters, **ACCEPTED}
         pipeline = SimpleNamespace(vae_scale_factor=1, patch_size=1)
         pipeline.check_inputs = functools.partial(self.check_inputs, pipeline)
         try:
@@ -64,37 +95,87 @@ class PipelineCall:
         return ""
 
     def _annotation(self, name: str) -> ast.expr | None:
-        """Of an argument; without one, the type of a default that is a number or a boolean."""
-        annotation, default = self.arguments[name].annotation, self.defaults.get(name)
+        """Of an argument; without one, the type of a default that is a number or a boolean.
+        Schedulers take fractions of timesteps, whatever the annotation says."""
+        annotation, default = self.arguments[name].annotation, self.values.get(name)
         if annotation is None and isinstance(default, bool | int | float):
-            return ast.Name(type(default).__name__)
+            return ast.Name("bool" if isinstance(default, bool) else "float")
+        if name.endswith("timesteps") and annotation and "list[int]" in ast.unparse(annotation):
+            return ast.parse("list[float] | None", mode="eval").body
         return annotation
+
+    def _takes_null(self, name: str) -> bool:
+        """By the default, or since the class looks for it. Annotations with None are not enough:
+        calls compare such arguments with numbers."""
+        is_default = name in self.defaults and self.values.get(name, name) is None
+        return is_default or self._looks_for(name)
+
+    def _looks_for(self, name: str) -> bool:
+        """Whether the class compares a variable of this name with None, or hands it to a method
+        that does not need it."""
+        own = set(ast.walk(self.node.args))
+        for inner in nodes_of(class_of(self.name)):
+            match inner:
+                case ast.Compare(ast.Name(found), [ast.Is() | ast.IsNot()], [ast.Constant(None)]):
+                    if found == name:
+                        return True
+                case ast.arg(found, annotation) if annotation is not None and inner not in own:
+                    if found == name and fits(annotation, None):
+                        return True
+        return False
 
 
 @functools.cache
 def pipeline_call(class_name: str) -> PipelineCall | None:
     """None if diffusers has no such class, or if it cannot be called."""
-    call = _method(class_name, "__call__")
+    call = method_of(class_name, "__call__")
     if call is None:
         return None
     given = call.args
     arguments = [*given.posonlyargs, *given.args]
-    defaults = [
+    pairs = [
         *zip(reversed(arguments), reversed(given.defaults), strict=False),
         *zip(given.kwonlyargs, given.kw_defaults, strict=True),
     ]
+    defaults = {arg.arg: node for arg, node in pairs if node is not None}
     return PipelineCall(
-        arguments={argument.arg: argument for argument in (*arguments, *given.kwonlyargs)},
-        defaults={arg.arg: node.value for arg, node in defaults if isinstance(node, ast.Constant)},
-        takes_any=given.kwarg is not None,
-        check_inputs=_function(_method(class_name, "check_inputs")),
+        name=class_name,
+        node=call,
+        arguments={argument.arg: argument for argument in (*arguments[1:], *given.kwonlyargs)},
+        defaults=defaults,
+        values={n: node.value for n, node in defaults.items() if isinstance(node, ast.Constant)},
+        rest=_read_from_rest(call),
+        check_inputs=_function(method_of(class_name, "check_inputs")),
         check_call=_check_call(call),
     )
 
 
+def as_call_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's parameters as a pipeline call takes them: tuples where it needs tuples."""
+    return {
+        name: tuple(value) if name in TUPLES and isinstance(value, list) else value
+        for name, value in parameters.items()
+    }
+
+
+def _read_from_rest(call: ast.FunctionDef) -> dict[str, int]:
+    """The names that a call reads from its **kwargs: `kwargs.pop("x")`, `.get("x")` and
+    `kwargs["x"]`. To look whether one is there is not to read it."""
+    rest = call.args.kwarg.arg if call.args.kwarg else ""
+    found: dict[str, int] = {}
+    for node in nodes_of(call):
+        match node:
+            case ast.Call(
+                ast.Attribute(ast.Name(name), "pop" | "get"), [ast.Constant(str(key)), *_]
+            ) | ast.Subscript(ast.Name(name), ast.Constant(str(key))):
+                if name == rest:
+                    found.setdefault(key, node.lineno)
+    return found
+
+
 def _check_call(call: ast.FunctionDef) -> CodeType | None:
     """The expression with which a method calls `check_inputs`; None if it does not."""
-    for node in ast.walk(call):
+    for node in nodes_of(call):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "self.check_inputs":
             return compile(ast.Expression(node), "check_inputs", "eval")
     return None
@@ -115,45 +196,26 @@ def _function(method: ast.FunctionDef | None) -> Callable[..., None] | None:
     return function
 
 
-def _method(class_name: str, name: str) -> ast.FunctionDef | None:
-    node = _class(class_name)
-    if node is None:
-        return None
-    for member in node.body:
-        if isinstance(member, ast.FunctionDef) and member.name == name:
-            return member
-    bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
-    return next(filter(None, (_method(base, name) for base in bases)), None)
-
-
-@functools.cache
-def _class(name: str) -> ast.ClassDef | None:
-    found = importlib.util.find_spec("diffusers")
-    home = Path(found.origin).parent / "pipelines" if found and found.origin else Path()
-    wanted = f"class {name}(".encode()
-    for path in sorted(home.rglob("*.py")):
-        data = path.read_bytes()
-        nodes = ast.parse(data).body if wanted in data else ()
-        for node in nodes:
-            if isinstance(node, ast.ClassDef) and node.name == name:
-                return node
-    return None
-
-
-def _takes(annotation: ast.expr | None, value: Any) -> bool:
-    """Whether a JSON value fits an annotation. True for types that JSON cannot express."""
+def fits(annotation: ast.expr, value: Any) -> bool:
+    """Whether a JSON value fits an annotation. False for types that JSON cannot express."""
     match annotation:
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _takes(left, value) or _takes(right, value)
+            return fits(left, value) or fits(right, value)
         case ast.Subscript(value=ast.Name("Optional"), slice=inner):
-            return _takes(inner, value)
+            return value is None or fits(inner, value)
         case ast.Subscript(value=ast.Name("Union"), slice=ast.Tuple(elts=kinds)):
-            return any(_takes(kind, value) for kind in kinds)
+            return any(fits(kind, value) for kind in kinds)
         case ast.Constant(None):
             return value is None
+        case ast.Name("Any" | "object"):
+            return True
+        case ast.Subscript(value=ast.Name("Literal")):
+            return value in ast.literal_eval(f"[{ast.unparse(annotation.slice)}]")
         case ast.Name("bool"):
             return isinstance(value, bool)
-        case ast.Name("int" | "float"):
+        case ast.Name("int"):
+            return isinstance(value, int) and not isinstance(value, bool)
+        case ast.Name("float"):
             return isinstance(value, int | float) and not isinstance(value, bool)
         case ast.Name("str"):
             return isinstance(value, str)
@@ -162,8 +224,29 @@ def _takes(annotation: ast.expr | None, value: Any) -> bool:
         case ast.Name(name) if name in LISTS:
             return isinstance(value, list)
         case ast.Subscript(value=ast.Name(name), slice=inner) if name in LISTS:
-            kinds = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-            return isinstance(value, list) and all(
-                any(_takes(kind, item) for kind in kinds) for item in value
-            )
-    return True
+            return isinstance(value, list) and _fit(name.lower(), inner, value)
+    return False
+
+
+def _fit(kind: str, inner: ast.expr, values: list[Any]) -> bool:
+    """Whether a list's values fit `inner` of `tuple[inner]` or `list[inner]`."""
+    if kind == "tuple" and isinstance(inner, ast.Tuple):
+        pairs = zip(inner.elts, values, strict=False)
+        return len(inner.elts) == len(values) and all(fits(one, value) for one, value in pairs)
+    return all(fits(inner, value) for value in values)
+
+
+def is_json(annotation: ast.expr) -> bool:
+    """Whether JSON can express some value of a type, other than null and an empty list."""
+    match annotation:
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return is_json(left) or is_json(right)
+        case ast.Subscript(value=ast.Name("Optional"), slice=inner):
+            return is_json(inner)
+        case ast.Subscript(value=ast.Name("Union"), slice=ast.Tuple(elts=kinds)):
+            return any(map(is_json, kinds))
+        case ast.Subscript(value=ast.Name(name), slice=inner) if name in LISTS:
+            return is_json(inner.elts[0] if isinstance(inner, ast.Tuple) else inner)
+        case ast.Name(name) | ast.Subscript(value=ast.Name(name)):
+            return name in (*WRITABLE, *LISTS)
+    return False

@@ -1,114 +1,68 @@
-"""The source of diffusers, read without importing it, which would take seconds."""
+"""Classes of diffusers, as their source has them: to import one takes seconds and half a GB."""
 
 import ast
 import functools
 import importlib.util
-import re
 from pathlib import Path
 
-__all__ = [
-    "defines",
-    "exports",
-    "is_pipeline_module",
-    "needed_backends",
-    "needed_packages",
-    "required_components",
-]
-
-
-OPTIONAL = "_optional_components"
-GUARD = re.compile(r"is_(\w+)_available\(\)")
+__all__ = ["class_of", "home", "method_of", "module_of", "nodes_of", "tree_of"]
 
 
 @functools.cache
-def _home() -> Path:
+def home() -> Path:
+    """The folder of the installed diffusers."""
     found = importlib.util.find_spec("diffusers")
     return Path(found.origin).parent if found and found.origin else Path()
 
 
-def exports(class_name: str) -> bool:
-    """Whether diffusers exports a class of this name."""
-    text = (_home() / "__init__.py").read_text(encoding="utf-8")
-    return f'"{class_name}"' in text and class_name[:1].isupper()
-
-
-def is_pipeline_module(library: str) -> bool:
-    """Whether diffusers has a pipeline module of that name (a safety checker is in one)."""
-    return library.isidentifier() and (_home() / "pipelines" / library).is_dir()
-
-
-def defines(library: str, class_name: str) -> bool:
-    """Whether a pipeline module of diffusers has a class of this name."""
-    wanted = f"class {class_name}(".encode()
-    paths = (_home() / "pipelines" / library).rglob("*.py")
-    return class_name.isidentifier() and any(wanted in path.read_bytes() for path in paths)
+@functools.cache
+def module_of(name: str, folder: str = "pipelines") -> Path | None:
+    """The file of diffusers' folder that defines a class; None if it has no such class."""
+    wanted = f"class {name}(".encode()
+    files = (path for path in _files(home() / folder) if wanted in _read(path))
+    return next((path for path in files if _in(path, name)), None)
 
 
 @functools.cache
-def _module(class_name: str) -> tuple[ast.Module, ast.ClassDef] | None:
-    """The module of a pipeline, and its class."""
-    wanted = f"class {class_name}(".encode()
-    for path in sorted((_home() / "pipelines").rglob("*.py")):
-        data = path.read_bytes()
-        module = ast.parse(data) if wanted in data else ast.Module([], [])
-        for node in module.body:
-            if isinstance(node, ast.ClassDef) and node.name == class_name:
-                return module, node
-    return None
+def class_of(name: str, folder: str = "pipelines") -> ast.ClassDef | None:
+    path = module_of(name, folder)
+    return _in(path, name) if path else None
 
 
-def required_components(class_name: str) -> list[str]:
-    """The components without which diffusers makes no pipeline; none for an unknown class."""
-    found = _module(class_name)
-    if found is None:
-        return []
-    optional, required = list[str](), list[str]()
-    for member in found[1].body:
-        if isinstance(member, ast.Assign) and ast.unparse(member.targets[0]) == OPTIONAL:
-            optional = [str(name) for name in ast.literal_eval(member.value)]
-        if isinstance(member, ast.FunctionDef) and member.name == "__init__":
-            given = member.args.args[1:]
-            required = [arg.arg for arg in given[: len(given) - len(member.args.defaults)]]
-    return [name for name in required if name not in optional]
+def tree_of(path: Path) -> ast.Module:
+    """The source of a file."""
+    return ast.parse(_read(path))
 
 
-def needed_packages(class_name: str) -> list[str]:
-    """Modules that the pipeline's file imports where they are there, and then uses without asking
-    whether they are."""
-    found = _module(class_name)
-    if found is None:
-        return []
-    module, needed = found[0], set[str]()
-    functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
-    used = {node.id for f in functions for node in ast.walk(f) if isinstance(node, ast.Name)}
-    for node in module.body:
-        if isinstance(node, ast.If) and not _is_asked_again(node, used):
-            needed |= {name for name, alias in _imports(node) if alias in used}
-    return sorted(needed)
+@functools.cache
+def nodes_of(node: ast.AST | None) -> tuple[ast.AST, ...]:
+    """All nodes below one, walked once: a class has tens of thousands."""
+    return tuple(ast.walk(node)) if node else ()
 
 
-def _is_asked_again(node: ast.If, used: set[str]) -> bool:
-    """Whether the functions ask once more, or look at a flag that is set beside the imports."""
-    guards = GUARD.findall(ast.unparse(node.test))
-    sets_flag = any(isinstance(line, ast.Assign) for line in node.body)
-    return not guards or sets_flag or any(f"is_{guard}_available" in used for guard in guards)
+def method_of(class_name: str, name: str, folder: str = "pipelines") -> ast.FunctionDef | None:
+    """A method of a class or of its bases."""
+    node = class_of(class_name, folder)
+    if node is None:
+        return None
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef) and member.name == name:
+            return member
+    bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+    return next(filter(None, (method_of(base, name, folder) for base in bases)), None)
 
 
-def _imports(node: ast.AST) -> list[tuple[str, str]]:
-    """The modules that are imported below a node, and the names that they get."""
-    found = []
-    for child in ast.walk(node):
-        if isinstance(child, ast.Import):
-            found += [(a.name.partition(".")[0], a.asname or a.name) for a in child.names]
-    return found
+@functools.cache
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
 
 
-def needed_backends(class_name: str) -> list[str]:
-    """What diffusers wants installed for a class, in its own names; nothing for most classes. They
-    stand in the stand-ins that it exports where something is not installed."""
-    for path in sorted((_home() / "utils").glob("dummy_*_objects.py")):
-        text = path.read_text(encoding="utf-8")
-        match = re.search(rf"class {class_name}\(.*\n    _backends = (\[.*\])", text)
-        if match:
-            return [str(name) for name in ast.literal_eval(match[1])]
-    return []
+@functools.cache
+def _read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+@functools.cache
+def _in(path: Path, name: str) -> ast.ClassDef | None:
+    nodes = tree_of(path).body
+    return next((n for n in nodes if isinstance(n, ast.ClassDef) and n.name == name), None)

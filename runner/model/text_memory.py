@@ -6,6 +6,7 @@ never depends on which texts were encoded together or before.
 """
 
 import contextlib
+import functools
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -107,20 +108,28 @@ def text_memory(pipe: Any) -> TextMemory:
 
 
 class _Remembering:
-    """An encoder's `forward` that looks into the memory first."""
+    """An encoder's `forward` that looks into the memory first. In all else it is the `forward` that
+    it stands for: its name, its signature, its attributes; a copy of the encoder has the latter."""
 
     def __init__(self, name: str, forward: Callable[..., Any], memory: TextMemory) -> None:
         self.name = name
         self.forward = forward
         self.memory = memory
         self.signature = inspect.signature(forward)
+        functools.update_wrapper(self, forward, updated=())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["forward"], name)
+
+    def __reduce__(self) -> Any:
+        return _same, (self.forward,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.signature.bind(*args, **kwargs).arguments
         tokens = arguments.get("input_ids")
         extra = arguments.pop("kwargs", {})
         arguments.update(extra)
-        if not isinstance(tokens, torch.Tensor) or not _are_rows(arguments, len(tokens)):
+        if not isinstance(tokens, torch.Tensor) or not _are_rows(arguments, tokens.shape):
             return self.forward(*args, **kwargs)
         rows = [self._row(arguments, row) for row in range(len(tokens))]
         return _joined(rows, tokens.device)
@@ -139,10 +148,15 @@ class _Remembering:
         return output
 
 
-def _are_rows(arguments: dict[str, Any], rows: int) -> bool:
-    """Whether every argument is a tensor of that many rows or a plain value, fit for a key."""
+def _same(forward: Any) -> Any:
+    return forward
+
+
+def _are_rows(arguments: dict[str, Any], shape: torch.Size) -> bool:
+    """Whether every argument is a tensor of the tokens' shape (B, L) or a plain value, fit for a
+    key. Other tensors may have their rows elsewhere: position_ids (3, B, L)."""
     return all(
-        len(value) == rows if isinstance(value, torch.Tensor) and value.ndim else _is_plain(value)
+        value.shape == shape if isinstance(value, torch.Tensor) else _is_plain(value)
         for value in arguments.values()
     )
 

@@ -1,9 +1,10 @@
 """Texts that are longer than a text encoder takes: which words were cut off by which tokenizer.
 
-Pipelines cut them silently. The tokenizers are wrapped, and watched while the pipelines call them:
-this costs nothing, and needs no list of limits.
+Pipelines cut them silently. The tokenizers are watched while the pipelines call them: this costs
+nothing, and needs no list of limits.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ class Truncation:
         self.cut: dict[int, dict[str, str]] = {}  # row of the batch → tokenizer → words
         for name, component in pipe.components.items():
             if name.startswith("tokenizer") and callable(component):
-                object.__setattr__(pipe, name, _Watched(component, self._note_of(name)))
+                _watch(component, self._note_of(name))
 
     def clear(self) -> None:
         """Call this before each batch."""
@@ -42,32 +43,38 @@ def truncation_of(pipe: Any) -> Truncation:
     return own if isinstance(own, Truncation) else Truncation(pipe)
 
 
-class _Watched:
-    """A tokenizer that reports what it cuts off, and behaves the same in everything else."""
+def _watch(tokenizer: Any, note: Callable[[int, str], None]) -> None:
+    """Have a tokenizer report what it cuts off. It stays the object that it is, so that whatever a
+    pipeline reads, sets (as Sana sets `padding_side` before each call) or deletes on it counts;
+    `__call__` is looked up in the class alone, so that is what changes. Copies are not watched."""
+    plain: Any = type(tokenizer)
 
-    def __init__(self, tokenizer: Any, note: Callable[[int, str], None]) -> None:
-        self._tokenizer = tokenizer
-        self._note = note
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        tokens = self._tokenizer(*args, **kwargs)
+    @functools.wraps(plain.__call__)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tokens = plain.__call__(self, *args, **kwargs)
         for row, encoding in enumerate(getattr(tokens, "encodings", None) or ()):
             left = [token for part in encoding.overflowing for token in part.ids]
-            if words := self._words(left) if left else "":
-                self._note(row, words)
+            if words := _words(self, left) if left else "":
+                note(row, words)
         return tokens
 
-    def _words(self, tokens: list[int]) -> str:
-        """Without special tokens, such as padding; but an unknown word counts as a word."""
-        tokenizer = self._tokenizer
-        special = set(tokenizer.all_special_ids)
-        if tokenizer.unk_token_id not in (tokenizer.pad_token_id, tokenizer.eos_token_id):
-            special.discard(tokenizer.unk_token_id)
-        text: str = tokenizer.decode([token for token in tokens if token not in special])
-        return text
+    def reduce(self: Any, protocol: Any) -> Any:
+        _, (_, *arguments), *state = plain.__reduce_ex__(self, protocol)
+        return _new, (plain, *arguments), *state
 
-    def __len__(self) -> int:
-        return len(self._tokenizer)
+    names = {"__module__": plain.__module__, "__qualname__": plain.__qualname__}
+    methods = {"__call__": call, "__reduce_ex__": reduce}
+    tokenizer.__class__ = type(plain.__name__, (plain,), {**names, **methods})
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
+
+def _new(plain: Any, *arguments: Any) -> Any:
+    return plain.__new__(plain, *arguments)
+
+
+def _words(tokenizer: Any, tokens: list[int]) -> str:
+    """Without special tokens, such as padding; but an unknown word counts as a word."""
+    special = set(tokenizer.all_special_ids)
+    if tokenizer.unk_token_id not in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        special.discard(tokenizer.unk_token_id)
+    text: str = tokenizer.decode([token for token in tokens if token not in special])
+    return text

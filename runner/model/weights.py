@@ -1,5 +1,5 @@
-"""How many bytes a model's weights are, component by component, from the headers of its files: no
-weight is read, and none downloaded."""
+"""How many bytes each component's weights take, from the headers of its files: no weight is read or
+downloaded."""
 
 import math
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from runner.model import safetensors_header
 from runner.model.spec import ModelSpec
 from runner.model.weight_files import to_read, weight_files
 
-__all__ = ["component_bytes"]
+__all__ = ["DTYPE_BYTES", "component_bytes"]
 
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # by a manifest's dtype
 FLOATS = {"F64", "F32", "F16", "BF16"}  # these take the manifest's dtype, the rest stay
 OWN_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 
@@ -20,7 +20,8 @@ Tensors = Mapping[str, tuple[str, list[int]]]  # name → dtype and shape, as th
 
 
 def component_bytes(spec: ModelSpec, dtype: str) -> dict[str, int]:
-    """Bytes by component, in the dtype that they will have; a hub model's from its metadata.
+    """Bytes by component, in the dtype that they will have once loaded. Of a hub model only the
+    headers of its files are fetched.
 
     Raises ModelError without safetensors, OfflineError without cache and network.
     """
@@ -44,14 +45,14 @@ def component_bytes(spec: ModelSpec, dtype: str) -> dict[str, int]:
     sizes = {name: sum(_bytes(header, dtype) for header in of) for name, of in headers.items()}
     if not sizes:
         raise ModelError(
-            f"{spec.id}: no safetensors, so its size is not known before it loads; name a strategy "
-            f"instead of auto, and leave --devices out"
+            f"{spec.id}: no safetensors, so its size is not known before it loads; choose another "
+            f"strategy than auto, and leave --devices out"
         )
     return sizes
 
 
 def _bytes(tensors: Tensors, dtype: str) -> int:
     return sum(
-        math.prod(shape) * (BYTES[dtype] if kind in FLOATS else OWN_BYTES.get(kind, 1))
+        math.prod(shape) * (DTYPE_BYTES[dtype] if kind in FLOATS else OWN_BYTES.get(kind, 1))
         for kind, shape in tensors.values()
     )

@@ -39,6 +39,7 @@ class Assignment:
     plan: Plan
     fingerprints: Fingerprints
     pending: array[int]  # numbers of the batches to make
+    compares_first: bool  # the first image with plain diffusers: see prepare/proof.py
     deaths: Mapping[int, int]  # image → processes that died with it: see launch/crashes.py
 
 
@@ -52,6 +53,7 @@ def broadcast(rank: Rank, assignment: Assignment) -> None:
         "checksum": _checksum(rank.job.loaded),
         "common": assignment.fingerprints.common,
         "resolved": assignment.resolved.model_dump(),
+        "compares_first": assignment.compares_first,
         "deaths": list(assignment.deaths.items()),
         "pending": base64.b64encode(zlib.compress(assignment.pending.tobytes(), 1)).decode(),
     }
@@ -67,7 +69,7 @@ def broadcast_error(store: Store, error: BaseException) -> None:
 def receive(rank: Rank) -> Assignment:
     """Wait for rank 0's assignment. Raises its error, marked as printed; InterruptedRunError where
     rank 0 is gone or this rank should stop."""
-    text = rank.pulse.wait_for_value(KEY, 0, lambda: rank.stop.requested)
+    text = rank.heartbeat.wait_for_value(KEY, 0, lambda: rank.stop.requested)
     if text is None:
         raise InterruptedRunError("stopped before rank 0 began the work")
     values: dict[str, Any] = json.loads(text)
@@ -98,6 +100,7 @@ def receive(rank: Rank) -> Assignment:
         plan=Plan(manifest, loaded.prompts, loaded.root),
         fingerprints=fingerprints,
         pending=pending,
+        compares_first=values["compares_first"],
         deaths=dict(values["deaths"]),
     )
 

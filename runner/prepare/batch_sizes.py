@@ -53,12 +53,13 @@ def find_batch_sizes(
         return {"default": 1}, None
     from runner.render.load import load
 
-    folder = model.local_folder(spec) or model.download(spec)
-    device = set_device(world, share=strategy.shares_node)
-    renderer = load(
-        manifest, folder, device=device, world=world, stop=stop, comes_again=plan.comes_again
-    )
-    replicas = strategy.layout(world).replicas * (rank.job.shard[1] if rank.job.shard else 1)
+    with stop.loading():
+        folder = model.local_folder(spec) or model.download(spec)
+        device = set_device(world, share=strategy.shares_node)
+        renderer = load(
+            manifest, folder, device=device, world=world, stop=stop, comes_again=plan.comes_again
+        )
+    replicas = strategy.layout(world).replicas * (rank.job.part[1] if rank.job.part else 1)
     note, warms_up = rank.folder.trial, manifest.compile
     return probe(renderer, plan.tasks(), replicas, stop, note, warms_up=warms_up), renderer
 
@@ -147,7 +148,7 @@ def _short(task: Task) -> Task:
     """The task in a few steps, where its number of steps is its own to set."""
     parameters = dict(task.parameters)
     if not parameters.keys() & {"timesteps", "sigmas"}:
-        steps = parameters.get("num_inference_steps", STEPS)
+        steps = parameters.get("num_inference_steps") or STEPS
         parameters["num_inference_steps"] = min(steps, STEPS)
     return dataclasses.replace(task, parameters=parameters)
 

@@ -9,17 +9,19 @@ import functools
 from dataclasses import dataclass
 
 from runner.errors import ManifestError, ModelError, Problem
-from runner.folder.journal import launch_of, merge
-from runner.folder.lock import live_launches
-from runner.folder.merged_record import Record
+from runner.folder.journal import journal_launch, merge
+from runner.folder.merged_record import MergedRecord
+from runner.folder.owners import live_launches
 from runner.folder.paths import OutputFolder
-from runner.folder.survey import Survey, named, refuse_to_draw, survey
+from runner.folder.refuse import refuse_to_draw
+from runner.folder.survey import Survey, survey
 from runner.manifest.load import Loaded, parse
 from runner.manifest.resolve import Resolved, decide, fill
 from runner.manifest.schema import Manifest
 from runner.model import files as model
 from runner.model.json_file import read_json
 from runner.plan import Fingerprints, Plan
+from runner.units import first_few
 
 __all__ = ["Look", "look", "recorded_in"]
 
@@ -69,7 +71,7 @@ class Look:
         return Fingerprints(self.manifest, identity)
 
     @functools.cached_property
-    def record(self) -> Record:
+    def record(self) -> MergedRecord:
         """All journals of the folder, merged."""
         return merge(self.folder.journals, len(self.plan))
 
@@ -81,10 +83,10 @@ class Look:
     def survey(self, *, but: str = "", trusts_journals: bool = False) -> Survey:
         """How each image stands. Launch `but` is our own. Files of a journal that ended without its
         last line are read whole, unless it lives or `trusts_journals`."""
-        trusted = set(map(launch_of, self.record.unclean)) if trusts_journals else self.live
+        trusted = set(map(journal_launch, self.record.unclean)) if trusts_journals else self.live
         found = survey(self.folder, self.plan, self.fingerprints, self.record, trusted - {but})
         if found.changed and (files := self._changed_files()):
-            found.cause = f"{named(files)} of the model changed since"
+            found.cause = f"{first_few(files)} of the model changed since"
         return found
 
     def _changed_files(self) -> list[str]:

@@ -13,15 +13,34 @@ from typing import Any
 from runner.errors import ModelError, Problem
 from runner.manifest.schema import Manifest
 from runner.manifest.suggestions import nearest, place_of
-from runner.model.configs import read_config
+from runner.model.configs import ModelConfigs
 from runner.model.files import index_of
+from runner.model.kinds import needed_inputs, needed_parameters, product
 from runner.model.signature import PipelineCall, pipeline_call
+from runner.model.source import class_of
 from runner.model.spec import ModelSpec
 from runner.plan import Plan
+from runner.prepare.sizes import replaced_sizes, rounded_sizes
+from runner.prepare.values import value_faults
 
 __all__ = ["check"]
 
 MAX_PROBLEMS = 100  # the rest would only hide the first
+
+# Arguments for inputs that a manifest has no keys for: images, LoRAs, adapters, another model's
+# output.
+IMAGES = re.compile(
+    r"(.*_)?(image|images|mask|masks|video)|strength|(negative_)?ip_adapter_image_embeds"
+)
+UNUSABLE = re.compile(r"(.*_)?attention_kwargs|text_model_output")
+
+# Arguments of other pipelines → those of the same meaning, the likeliest first.
+SAME = {
+    "guidance_scale": ("true_cfg_scale", "distilled_guidance_scale", "decoder_guidance_scale"),
+    "true_cfg_scale": ("guidance_scale", "distilled_guidance_scale"),
+    "cfg_scale": ("true_cfg_scale", "guidance_scale"),
+    "num_inference_steps": ("decoder_num_inference_steps",),
+}
 
 # What a type of the call's is in YAML.
 IN_YAML = {
@@ -44,11 +63,15 @@ def check(plan: Plan, folder: Path) -> None:
     name = index_of(folder, spec.id)["_class_name"]
     call = _call_of(spec, name) if isinstance(name, str) else None  # else the model's own code
     if call is not None:
-        _refuse(_unknown(plan, call, name))
-        _refuse(_type_faults(plan, call, name))
-    _check_sizes(plan, _size_multiple(folder))
+        _refuse(_unknown(plan, call))
+        _refuse(_missing(plan, call))
+        _refuse(_type_faults(plan, call))
+    configs = ModelConfigs.read(folder)
+    _refuse(rounded_sizes(plan, call, configs))
     if call is not None:
-        _refuse(_objections(plan, call, name))
+        _refuse(replaced_sizes(plan, call, configs))
+        _refuse(_value_faults(plan, configs))
+        _refuse(_objections(plan, call))
 
 
 def _refuse(problems: Iterator[Problem]) -> None:
@@ -60,51 +83,93 @@ def _call_of(spec: ModelSpec, class_name: str) -> PipelineCall:
     call = pipeline_call(class_name)
     if call is None:
         version = importlib.metadata.version("diffusers")
+        if class_of(class_name) is not None:
+            raise ModelError(f"{spec.id}: {class_name} has no call that makes images")
         raise ModelError(f"{spec.id}: diffusers {version} has no {class_name}")
-    if not {"prompt", "generator"} <= call.arguments.keys():
-        raise ModelError(f"{spec.id}: {class_name} makes no images from prompts")
+    if reason := _other_kind(call):
+        remedy = "use a model that makes images from texts alone"
+        raise ModelError(f"{spec.id}: {class_name} {reason}; {remedy}")
     return call
 
 
-def _check_sizes(plan: Plan, multiple: int) -> None:
-    for size, prompt in plan.sizes.items():
-        for name, value in zip(("height", "width"), size, strict=True):
-            if value is not None and value % multiple:
-                low = value // multiple * multiple
-                valid = " or ".join(str(v) for v in (low, low + multiple) if v)
-                raise ModelError(
-                    f"{plan.where(prompt, name)}: {name} {value}: {plan.manifest.model.id} needs a "
-                    f"multiple of {multiple}; use {valid}"
-                )
+def _other_kind(call: PipelineCall) -> str:
+    """Why a pipeline makes no images from texts alone; empty if it does."""
+    if made := product(call):
+        return f"makes {made}"
+    if "prompt" not in call.arguments:
+        return "takes no prompt"
+    if "generator" not in call.arguments:
+        return "takes no generator, so that its images would not depend on the seed"
+    inputs = needed_inputs(call)
+    return f"needs {', '.join(inputs)}, which a manifest cannot give" if inputs else ""
 
 
-def _unknown(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[Problem]:
-    known = {name: name for name in call.arguments if name not in ("self", "prompt")}
+def _missing(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
+    """Parameters that the call needs and that some prompt does not have."""
+    for name in needed_parameters(call):
+        for prompt, parameters in plan.parameter_sets.values():
+            if name not in parameters:
+                message = f"{call.name} needs {name}: {call.wants(name)}; add it to the parameters"
+                yield Problem(plan.where(prompt), message)
+                break
+
+
+def _unknown(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
+    """Names that the call does not take, or takes for what a manifest cannot give. A call with
+    **kwargs swallows names that it never reads."""
+    usable = {name: name for name in call.arguments if _is_usable(call, name)}
+    known = usable | {name: name for name in call.rest}
     for name, prompt in plan.names.items():
-        if name not in known and not call.takes_any:
-            message = f"{class_name} takes no {name}{_hint(name, known)}"
+        if name not in known:
+            message = f"{call.name} {_why_not(call, name)}{_hint(name, usable)}"
             yield Problem(plan.where(prompt, name), message)
 
 
+def _is_usable(call: PipelineCall, name: str) -> bool:
+    return call.can_be_written(name) and not (name == "prompt" or UNUSABLE.fullmatch(name))
+
+
+def _why_not(call: PipelineCall, name: str) -> str:
+    if IMAGES.fullmatch(name):
+        return f"gets no {name} here: images are made from texts alone; leave it out"
+    if name in call.arguments:
+        return f"takes {name}, but a manifest cannot give it: {call.wants(name)}; leave it out"
+    return f"takes no {name}"
+
+
 def _hint(name: str, known: Mapping[str, str]) -> str:
+    """The right name, as far as it can be guessed."""
+    if IMAGES.fullmatch(name) or UNUSABLE.fullmatch(name):
+        return ""
     place = place_of(name, Manifest)
     is_elsewhere = place and not place.endswith(f"parameters.{name}")
-    return place if is_elsewhere else nearest(name, known)
+    alike = next((other for other in SAME.get(name, ()) if other in known), None)
+    return place if is_elsewhere else nearest(alike or name, known)
 
 
-def _type_faults(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[Problem]:
+def _type_faults(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
     """Values that have another type than the call's, each value once."""
     seen = set[str]()
     for prompt, parameters in plan.parameter_sets.values():
-        for name, value in parameters.items():
-            if call.takes(name, value):
-                continue
-            wanted, given = call.wants(name), json.dumps(value, ensure_ascii=False)[:60]
-            fault = f"{name}: {class_name} takes {wanted}, not {given}"
+        for name in [name for name, value in parameters.items() if not call.takes(name, value)]:
+            wanted, value = call.wants(name), parameters[name]
+            given = json.dumps(value, ensure_ascii=False)[:60]
+            fault = f"{name}: {call.name} takes {wanted}, not {given}"
             if fault not in seen:
                 seen.add(fault)
-                remedy = f"write {_instead(wanted, value)}"
-                yield Problem(plan.where(prompt, name), f"{fault}; {remedy}")
+                remedy = "leave it out, or write" if value is None else "write"
+                message = f"{fault}; {remedy} {_instead(wanted, value)}"
+                yield Problem(plan.where(prompt, name), message)
+
+
+def _value_faults(plan: Plan, configs: ModelConfigs) -> Iterator[Problem]:
+    """What the call takes, but not its scheduler, each fault once."""
+    seen = set[str]()
+    for prompt, parameters in plan.parameter_sets.values():
+        for name, fault in value_faults(configs, parameters):
+            if fault not in seen:
+                seen.add(fault)
+                yield Problem(plan.where(prompt, name), fault)
 
 
 def _instead(wanted: str, value: Any) -> str:
@@ -121,11 +186,13 @@ def _finite_number(text: Any) -> str:
     """The number that a text means, in a form that every YAML reads as one; empty if none."""
     with contextlib.suppress(ValueError):
         if isinstance(text, str) and math.isfinite(float(text)):
-            return str(int(text) if text.isdecimal() else float(text))
+            number = str(int(text) if text.isdecimal() else float(text))
+            # YAML 1.1 reads 1e+300 as text, since it has no dot.
+            return re.sub(r"^(-?\d+)e", r"\1.0e", number)
     return ""
 
 
-def _objections(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[Problem]:
+def _objections(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
     """What the pipeline's own check of its arguments refuses, each reason once."""
     seen = set[str]()
     for prompt, parameters in plan.parameter_sets.values():
@@ -134,7 +201,7 @@ def _objections(plan: Plan, call: PipelineCall, class_name: str) -> Iterator[Pro
         if reason and named and reason not in seen:
             seen.add(reason)
             remedy = _allowed(call, parameters, named, reason) or f"change {' or '.join(named)}"
-            message = f"{class_name}: {reason.rstrip('.')}; {remedy}"
+            message = f"{call.name}: {reason.rstrip('.')}; {remedy}"
             yield Problem(plan.where(prompt, *named), message)
 
 
@@ -148,20 +215,3 @@ def _allowed(
             if not call.objection({**parameters, name: value}):
                 return f"use {name} {number}"
     return ""
-
-
-def _size_multiple(folder: Path) -> int:
-    """What height and width must be multiples of: the VAE's factor times the transformer's patch.
-    FLUX and Qwen-Image pack 2×2 latents first, so their transformer has 4 times the VAE's channels
-    and the patch is 2."""
-    vae = read_config(folder / "vae" / "config.json")
-    blocks = vae.get("block_out_channels") or vae.get("temperal_downsample")
-    if not blocks:
-        return 1
-    factor = 2 ** (len(blocks) - ("block_out_channels" in vae))
-    transformer = read_config(folder / "transformer" / "config.json")
-    latents = vae.get("latent_channels") or vae.get("z_dim")
-    if latents and transformer.get("in_channels") == 4 * latents:
-        return int(factor * 2)
-    patch = transformer.get("patch_size")
-    return int(factor * (patch if isinstance(patch, int) else 1))

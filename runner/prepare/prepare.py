@@ -3,6 +3,7 @@
 from __future__ import annotations  # array[int] is no type at run time before 3.12
 
 import contextlib
+import dataclasses
 import json
 import operator
 import time
@@ -10,25 +11,32 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from runner.errors import FolderError, RefusedError
+from runner.errors import RefusedError
 from runner.folder import space
+from runner.folder.clear import clear
 from runner.folder.files import replace
-from runner.folder.journal import Journal, pack
-from runner.folder.lock import FolderLock, guard, live_launches
+from runner.folder.journal import Journal
+from runner.folder.lock import FolderLock, guard, note_refusal
 from runner.folder.merged_record import LOST
-from runner.folder.paths import HEADER, OutputFolder, told_as_refusal
-from runner.folder.survey import Survey, asked_images, clear, named, pending_batches, refuse
+from runner.folder.owners import live_launches
+from runner.folder.pack import pack
+from runner.folder.paths import HEADER, OutputFolder, os_errors_as_refusals
+from runner.folder.refuse import refuse
+from runner.folder.survey import Survey, pending_batches
 from runner.launch.crashes import deaths, quarantined
 from runner.manifest.resolve import Resolved, decide, dump, fill
 from runner.manifest.schema import Manifest
-from runner.plan import Plan
+from runner.model import files as model
+from runner.plan import Plan, wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.batch_sizes import find_batch_sizes, is_open
 from runner.prepare.look import Look, look, recorded_in
+from runner.prepare.proof import compares_first_image
 from runner.prepare.rank import Job, Rank
 from runner.prepare.strategy import check_here
 from runner.render.results import Renderer
 from runner.say import say
+from runner.units import first_few
 
 __all__ = ["Preparation", "prepare"]
 
@@ -53,32 +61,34 @@ class _Settled:
     resolved: Resolved
     plan: Plan
     choice: str = ""
+    compares_first: bool = False
     renderer: Renderer | None = None
 
 
-@told_as_refusal()
+@os_errors_as_refusals()
 def prepare(rank: Rank, lock: FolderLock) -> Preparation:
     """Take the folder, look at it, check and decide. Raises RefusedError in any form: no image was
     touched until then."""
     begun = time.monotonic()
     job, folder = rank.job, rank.folder
     _take(rank, lock)
-    with _refusal_noted(folder, lock):
-        seen = _look(job, folder, lock.launch)
+    with _refusal_noted(lock):
+        seen = _look(job, folder, lock)
         found = seen.survey(but=lock.launch)
         refuse(folder, found, regenerate=job.regenerate)
-        died = deaths(rank.store, rank.world.world_size)
+        died = deaths(rank.store, rank.world.world_size, folder.own)
         crashed = [index for index in quarantined(died) if found.todo[index]]
         for index in crashed:
             found.todo[index] = 0
-        settled = _settle(rank, seen, found, lock.launch)
+        settled = _settle(rank, seen, found, lock)
         manifest = fill(job.loaded.manifest, settled.resolved)
-        wanted = asked_images(settled.plan, job.limit, job.shard)
-        _record_survey(seen, found, wanted, crashed, lock.launch)
+        wanted = wanted_images(settled.plan, job.limit, job.part)
+        _record_survey(seen, found, wanted, crashed, lock)
         if seen.model_files:
-            replace(folder.model, (json.dumps(seen.model_files).encode(),), lock.launch)
+            text = json.dumps(seen.model_files)
+            replace(folder.model, (text.encode(),), lock.launch, lock.check)
         if not is_open(manifest):  # with nothing to do; a sibling shard may have settled it
-            _record_manifest(folder, manifest, settled.choice, lock.launch)
+            _record_manifest(folder, manifest, settled.choice, lock)
     assignment = Assignment(
         launch=lock.launch,
         # The survey's own journal came between the last launch and this one.
@@ -89,6 +99,7 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
         plan=settled.plan,
         fingerprints=seen.fingerprints,
         pending=_pending(seen, settled.plan, found, wanted),
+        compares_first=settled.compares_first,
         deaths=died,
     )
     return Preparation(
@@ -101,54 +112,53 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
 
 
 @contextlib.contextmanager
-def _refusal_noted(folder: OutputFolder, lock: FolderLock) -> Iterator[None]:
-    """Leave a note for `status` where a launch is refused. What is wrong with the folder `status`
-    sees by itself."""
+def _refusal_noted(lock: FolderLock) -> Iterator[None]:
     try:
         yield
     except RefusedError as error:
-        if not isinstance(error, FolderError):
-            replace(folder.refused, (str(error).encode(),), lock.launch)
+        note_refusal(lock.folder, error, lock.owned, lock.part)
         raise
 
 
 def _take(rank: Rank, lock: FolderLock) -> None:
     """Make the folder and lock it; forget what earlier launches were asked."""
-    folder, stop_file = rank.folder, rank.folder.stop_file(rank.job.shard)
+    folder, stop_file = rank.folder, rank.folder.stop_file(rank.job.part)
     folder.prepare()
     lock.acquire()
-    folder.refused.unlink(missing_ok=True)
+    folder.forget_refusal(rank.job.part)
     stop_file.unlink(missing_ok=True)  # a new launch means: go on
     rank.stop.watch_file(stop_file)
 
 
-def _look(job: Job, folder: OutputFolder, launch: str) -> Look:
+def _look(job: Job, folder: OutputFolder, lock: FolderLock) -> Look:
     """The folder, with seed and revision settled. Of sibling shards the first settles for all."""
     with guard(folder.locks / "guard"):
         seen = look(job.loaded, folder).with_revision()
         if seen.recorded is None:
             _ = seen.plan  # refused where a seed would be drawn beside finished images
-            _record_manifest(folder, seen.manifest, "", launch)
+            _record_manifest(folder, seen.manifest, "", lock)
     return seen
 
 
-def _settle(rank: Rank, seen: Look, found: Survey, launch: str) -> _Settled:
+def _settle(rank: Rank, seen: Look, found: Survey, lock: FolderLock) -> _Settled:
     """Strategy and batch sizes, where there is work to do."""
     job, folder = rank.job, rank.folder
-    wanted = asked_images(seen.plan, job.limit, job.shard)
+    wanted = wanted_images(seen.plan, job.limit, job.part)
     # Which batches are a shard's own is not known before their sizes are.
-    has_work = any(found.todo) if job.shard else any(map(operator.and_, found.todo, wanted))
+    has_work = any(found.todo) if job.part else any(map(operator.and_, found.todo, wanted))
     if not has_work:
         return _Settled(seen.resolved, seen.plan)
     resolution = check_here(seen.plan, rank.world)
     resolved = seen.resolved.model_copy(update={"strategy": resolution.strategy})
     space.check(folder)
-    if not is_open(seen.manifest):
-        return _Settled(resolved, seen.plan, resolution.choice)
-    return _settle_batches(rank, seen, _Settled(resolved, seen.plan, resolution.choice), launch)
+    manifest = fill(job.loaded.manifest, resolved)
+    configs = model.configs(manifest.model)
+    compares = compares_first_image(manifest, configs, folder, is_asked=job.self_check)
+    settled = _Settled(resolved, seen.plan, resolution.choice, compares)
+    return _settle_batches(rank, seen, settled, lock) if is_open(manifest) else settled
 
 
-def _settle_batches(rank: Rank, seen: Look, settled: _Settled, launch: str) -> _Settled:
+def _settle_batches(rank: Rank, seen: Look, settled: _Settled, lock: FolderLock) -> _Settled:
     """Find the batch sizes, record them, and cut the plan anew. One launch at a time: sibling
     shards take what the first has found."""
     loaded, folder, renderer = seen.loaded, seen.folder, None
@@ -159,11 +169,11 @@ def _settle_batches(rank: Rank, seen: Look, settled: _Settled, launch: str) -> _
             sizes, renderer = find_batch_sizes(rank, settled.plan, manifest)
         resolved = settled.resolved.model_copy(update={"batch_sizes": sizes})
         manifest = fill(loaded.manifest, resolved)
-        _record_manifest(folder, manifest, settled.choice, launch)
+        _record_manifest(folder, manifest, settled.choice, lock)
     found = ", ".join(f"{count} for {name}" for name, count in sizes.items())
     say(f"batch_size auto: {found}")
     plan = Plan(manifest, loaded.prompts, loaded.root)
-    return _Settled(resolved, plan, settled.choice, renderer)
+    return dataclasses.replace(settled, resolved=resolved, plan=plan, renderer=renderer)
 
 
 def _pending(seen: Look, plan: Plan, found: Survey, wanted: bytearray) -> array[int]:
@@ -173,24 +183,26 @@ def _pending(seen: Look, plan: Plan, found: Survey, wanted: bytearray) -> array[
 
 
 def _record_survey(
-    seen: Look, found: Survey, wanted: bytearray, crashed: Sequence[int], launch: str
+    seen: Look, found: Survey, wanted: bytearray, crashed: Sequence[int], lock: FolderLock
 ) -> None:
     """Remove what is in the way, and put what the survey learned into a journal of its own."""
-    folder, record = seen.folder, seen.record
+    folder, record, launch = seen.folder, seen.record, lock.launch
     journal = Journal(folder.journals, record.generation + 1, 0, launch)
     if found.beyond:
-        names = named(path.name for path in found.beyond)
+        names = first_few([path.name for path in found.beyond])
         say(f"removing what is beyond the list: {names}")
-    clear(folder, found, journal, record, seen.live - {launch}, wanted)
+    clear(folder, found, journal, record, seen.live - {launch}, wanted, lock.check)
     for index in crashed:
         fingerprint = seen.fingerprints.of(seen.plan.task(index))
         journal.failed(index, fingerprint, "crashed", "its process died, and again alone", "")
     journal.close()
-    pack(folder.journals, record, live_launches(folder), launch)
+    pack(folder.journals, record, live_launches(folder), launch, lock.check)
 
 
-def _record_manifest(folder: OutputFolder, manifest: Manifest, choice: str, launch: str) -> None:
+def _record_manifest(
+    folder: OutputFolder, manifest: Manifest, choice: str, lock: FolderLock
+) -> None:
     """Write manifest.yaml: the manifest as run."""
     remark = f"# {choice}\n" if choice else ""
     parts = (HEADER, remark, dump(manifest))
-    replace(folder.manifest, (part.encode() for part in parts), launch)
+    replace(folder.manifest, (part.encode() for part in parts), lock.launch, lock.check)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.folder.paths import OutputFolder
-from runner.launch.heartbeat import Pulse
-from runner.launch.shards import Shard
+from runner.launch.heartbeat import Heartbeat
+from runner.launch.shards import Part
 from runner.launch.stop import Stop
 from runner.launch.store import Store
 from runner.launch.world import World
@@ -23,7 +23,7 @@ class Job:
     limit: int | None = None
     regenerate: bool = False
     self_check: bool = False
-    shard: Shard | None = None
+    part: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,6 @@ class Rank:
     job: Job
     folder: OutputFolder
     store: Store
-    pulse: Pulse
+    heartbeat: Heartbeat
     world: World
     stop: Stop

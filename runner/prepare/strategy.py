@@ -1,17 +1,23 @@
 """Settle the strategy, and check what configs and the machine rule out, before weights load."""
 
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 from runner.errors import StrategyError
 from runner.launch.devices import Machine, set_device, this_machine
 from runner.launch.world import World
 from runner.model import files as model
+from runner.model.batching import one_at_a_time
+from runner.model.configs import ModelConfigs
 from runner.model.weights import component_bytes
-from runner.plan import Plan
+from runner.plan import Plan, Task
+from runner.prepare.effects import without_effect
 from runner.prepare.preflight import check
+from runner.prepare.proof import unproven
 from runner.render import compiled
 from runner.say import say
-from runner.strategies import Asked, Resolution
+from runner.strategies import Conditions, Resolution
 
 __all__ = ["check_here", "conditions_of", "settle"]
 
@@ -34,7 +40,7 @@ def check_here(plan: Plan, world: World) -> Resolution:
     return found
 
 
-def settle(plan: Plan, conditions: Asked, world: World) -> Resolution:
+def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
     """The manifest's strategy with nothing left open. Raises StrategyError."""
     found = plan.manifest.strategy.resolve(conditions, world)
     strategy = found.strategy
@@ -45,21 +51,34 @@ def settle(plan: Plan, conditions: Asked, world: World) -> Resolution:
         )
     if plan.manifest.compile:
         compiled.check(conditions, strategy, plan.manifest.on_out_of_memory)
-    return found
+    settled = plan.manifest.model_copy(update={"strategy": strategy})
+    of_model = (_one_at_a_time(plan, conditions.folder), unproven(settled, conditions.folder))
+    remarks = [*found.remarks, *without_effect(plan, conditions.folder), *filter(None, of_model)]
+    return dataclasses.replace(found, remarks=remarks)
+
+
+def _one_at_a_time(plan: Plan, configs: Path) -> str:
+    """A remark where a batch_size over 1 has no effect."""
+    found = ModelConfigs.read(configs)
+    why = one_at_a_time(found.pipeline_class, found.scheduler_class)
+    if plan.manifest.largest_batch == 1 or not why:
+        return ""
+    return f"batch_size has no effect, images are made one at a time: {why}"
 
 
 def conditions_of(
     plan: Plan, configs: Path, world: World, device: str | None, machine: Machine | None = None
-) -> Asked:
+) -> Conditions:
     """What a strategy's preconditions look at. `device` is None where the work is not done here;
     then `machine` is the one that will do it."""
     manifest = plan.manifest
-    return Asked(
+    return Conditions(
         model=manifest.model.id,
         folder=configs,
         dtype=manifest.dtype,
         batch_size=manifest.largest_batch,
         images=plan.tasks,
+        batches=None if manifest.batch_size == "auto" else lambda: _batches(plan),
         where=plan.where,
         device=device,
         component_bytes=lambda: component_bytes(manifest.model, manifest.dtype),
@@ -67,3 +86,9 @@ def conditions_of(
         planned=machine,
         trusts_code=manifest.model.trust_remote_code,
     )
+
+
+def _batches(plan: Plan) -> Iterator[list[Task]]:
+    """The tasks of each batch."""
+    for number in range(plan.batch_count):
+        yield [plan.task(index) for index in plan.batch(number)]

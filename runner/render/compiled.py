@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from runner.errors import LaunchError, ModelError, StrategyError
 from runner.launch.compiler import c_compiler, compile_cache
-from runner.model.configs import ModelFacts
-from runner.strategies import Asked, StrategyBase
+from runner.model.configs import ModelConfigs
+from runner.strategies import Conditions, StrategyBase
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ MOST_SHAPES = 1000
 INSTEAD = "or use compile: false"
 
 
-def check(asked: Asked, strategy: StrategyBase, on_out_of_memory: str) -> None:
+def check(conditions: Conditions, strategy: StrategyBase, on_out_of_memory: str) -> None:
     """What rules compiled blocks out, as far as configs tell. Raises ModelError, StrategyError."""
     if strategy.not_compiled:
         raise StrategyError(f"compile: {strategy.not_compiled}; use another strategy, {INSTEAD}")
@@ -38,10 +38,10 @@ def check(asked: Asked, strategy: StrategyBase, on_out_of_memory: str) -> None:
             f"compile: on_out_of_memory: offload would move compiled blocks between devices; use "
             f"tile, {INSTEAD}"
         )
-    facts = ModelFacts.read(asked.folder)
-    blocks = facts.plan_of("_repeated_blocks")
+    configs = ModelConfigs.read(conditions.folder)
+    blocks = configs.plan_of("_repeated_blocks")
     if blocks is not None and not blocks:  # None: a class of the model's own, known once loaded
-        raise ModelError(_without_blocks(facts.denoiser_class))
+        raise ModelError(_without_blocks(configs.denoiser_class))
 
 
 def check_machine(device: "torch.device") -> str:

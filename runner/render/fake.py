@@ -60,7 +60,7 @@ class FakePipeline:
     def _pixels(self, task: Task) -> "np.ndarray[Any, np.dtype[np.uint8]]":
         words = f"{task.prompt}\n{task.seed}\n{canonical(task.parameters)}"
         seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big")
-        shape = (task.parameters.get("height", 16), task.parameters.get("width", 16), 3)
+        shape = (task.parameters.get("height") or 16, task.parameters.get("width") or 16, 3)
         return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
 
     def _made(self, tasks: Sequence[Task], degraded: Sequence[str]) -> dict[str, Any]:

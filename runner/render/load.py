@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import gc
-import importlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,13 +15,14 @@ from runner.launch.replica import Replica
 from runner.launch.stop import Stop
 from runner.launch.world import World
 from runner.manifest.schema import Manifest
-from runner.model.files import index_of
+from runner.model.configs import ModelConfigs
 from runner.plan import Task
 from runner.render.compiled import compile_blocks
 from runner.render.load_faults import model_faults
 from runner.render.pipeline import Pipeline
+from runner.strategies import DataParallel, StrategyBase
 
-__all__ = ["load"]
+__all__ = ["load", "load_plain"]
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +75,8 @@ class ModelSource:
             )
 
     def component(self, name: str, *, model_class: Any = None, **arguments: Any) -> Any:
-        library, class_name = index_of(self.folder, self.manifest.model.id)[name]
         with model_faults(self.manifest.model.id):
-            model_class = model_class or getattr(importlib.import_module(library), class_name)
+            model_class = model_class or ModelConfigs.read(self.folder).class_of(name)
             return model_class.from_pretrained(
                 self.folder,
                 subfolder=name,
@@ -107,14 +106,9 @@ def load(
 ) -> Pipeline:
     """The manifest's pipeline from a model folder, where its strategy puts it. Raises ModelError
     for whatever is wrong with the model."""
-    quiet_libraries()
-    if device.type == "cpu":
-        reuse_buffers()
-    with model_faults(manifest.model.id):  # also where it is moved to the device
-        pipe = manifest.strategy.load(ModelSource(folder, manifest), device, world)
+    pipe = _load(manifest, folder, manifest.strategy, device, world)
     if manifest.compile:
         compile_blocks(pipe, manifest.dtype)
-    pipe.set_progress_bar_config(disable=True)
     for name, component in pipe.components.items():
         if isinstance(component, torch.nn.Module):
             log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))
@@ -131,6 +125,24 @@ def load(
         comes_again=comes_again,
         is_compiled=manifest.compile,
     )
+
+
+def load_plain(manifest: Manifest, folder: Path, device: torch.device, world: World) -> Any:
+    """The pipeline as diffusers itself loads it, whole on one device. Raises ModelError where
+    diffusers refuses."""
+    return _load(manifest, folder, DataParallel(), device, world)
+
+
+def _load(
+    manifest: Manifest, folder: Path, strategy: StrategyBase, device: torch.device, world: World
+) -> Any:
+    quiet_libraries()
+    if device.type == "cpu":
+        reuse_buffers()
+    with model_faults(manifest.model.id):  # also where it is moved to the device
+        pipe = strategy.load(ModelSource(folder, manifest), device, world)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
 
 
 def _begin_collecting() -> None:

@@ -1,53 +1,70 @@
 """What can be done to a loaded pipeline that is out of memory, or whose decoder overflows."""
 
 import contextlib
+import functools
 import gc
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from runner.render.state import dtypes_kept
+
 __all__ = ["Ladder", "free_memory", "is_known_to_overflow", "vae_in_float32"]
 
 
 class Ladder:
-    """The steps against too little memory that the manifest allows, taken one by one and kept."""
+    """The steps against too little memory that the manifest allows, taken one by one for an image.
+
+    Offloading changes no pixel: it comes first and stays. Tiling does: it is for one image, so that
+    no image depends on those made before it.
+    """
 
     def __init__(self, pipe: Any, device: torch.device, policy: str) -> None:
         self.pipe = pipe
         self.device = device
-        self.taken: list[str] = []
-        self._left = {
+        self.kept: list[str] = []  # steps for this and all later images
+        self._tiled: list[str] = []  # for this image
+        self._steps = {
             "fail": [],
             "tile": [self._tile],
-            "offload": [self._tile, self._offload],
+            "offload": [self._offload, self._tile],
         }[policy]
+
+    @property
+    def taken(self) -> list[str]:
+        return [*self.kept, *self._tiled]
 
     def step(self) -> bool:
         """Take the next step that this pipeline has; False where none is left."""
-        while self._left:
-            name = self._left.pop(0)()
-            if name:
-                self.taken.append(name)
-                return True
-        return False
+        return any(take() for take in self._steps)
 
-    def _tile(self) -> str:
+    def end_image(self) -> None:
+        """Take back what was for one image."""
+        if self._tiled:
+            self.pipe.vae.disable_tiling()
+            if hasattr(self.pipe.vae, "disable_slicing"):
+                self.pipe.vae.disable_slicing()
+        self._tiled = []
+
+    def _tile(self) -> bool:
         vae: Any = getattr(self.pipe, "vae", None)
-        if not hasattr(vae, "enable_tiling"):
-            return ""
+        if self._tiled or not hasattr(vae, "enable_tiling"):
+            return False
         vae.enable_tiling()
         if hasattr(vae, "enable_slicing"):
             vae.enable_slicing()
-        return "vae tiling"
+        self._tiled = ["vae tiling"]
+        return True
 
-    def _offload(self) -> str:
-        if self.device.type == "cpu":
-            return ""
+    def _offload(self) -> bool:
+        if self.device.type == "cpu" or "model offload" in self.kept:
+            return False
         if getattr(self.pipe, "hf_device_map", None) is not None:
             self.pipe.reset_device_map()
         self.pipe.enable_model_cpu_offload(device=self.device)
-        return "model offload"
+        self.kept.append("model offload")
+        return True
 
 
 def free_memory() -> None:
@@ -66,11 +83,17 @@ def is_known_to_overflow(pipe: Any) -> bool:
 @contextlib.contextmanager
 def vae_in_float32(pipe: Any) -> Iterator[None]:
     """Decode in float32, for one image: the others stay bit for bit what they are elsewhere."""
-    vae, dtype, decode = pipe.vae, pipe.vae.dtype, pipe.vae.decode
-    vae.to(torch.float32)
-    vae.decode = lambda latents, *args, **kwargs: decode(latents.float(), *args, **kwargs)
-    try:
-        yield
-    finally:
-        del vae.decode
-        vae.to(dtype)
+    vae, own, decode = pipe.vae, dict(vars(pipe.vae)), pipe.vae.decode
+
+    @functools.wraps(decode)
+    def in_float32(latents: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return decode(latents.float(), *args, **kwargs)
+
+    with dtypes_kept(vae):
+        vae.to(torch.float32)
+        vae.decode = in_float32
+        try:
+            yield
+        finally:
+            del vae.decode
+            vars(vae).update(own)  # where it was replaced already

@@ -6,7 +6,8 @@ import itertools
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +18,15 @@ from numpy.typing import NDArray
 from runner.errors import GaveUpError
 from runner.launch.replica import Replica
 from runner.launch.stop import Stop
+from runner.model.batching import one_at_a_time
+from runner.model.signature import as_call_values
 from runner.model.text_memory import text_memory
 from runner.model.truncation import truncation_of
 from runner.plan import Task, is_text
 from runner.render.compiled import is_compile_error, uncompile_blocks
 from runner.render.memory import Ladder, free_memory, is_known_to_overflow, vae_in_float32
+from runner.render.noise import Noise, SharedNoiseError
+from runner.render.picture import as_tensor, flags_of, output_type_of, to_pixels, wrong_size
 from runner.render.results import DroppedError, Failure, Image, Rendered, Result
 
 __all__ = ["Pipeline"]
@@ -29,6 +34,8 @@ __all__ = ["Pipeline"]
 log = logging.getLogger(__name__)
 
 WITHOUT_MEMORY_IN_A_ROW = 3
+NOT_FINITE = "the image has values that are not finite"
+INVALID_BYTE = "invalid value encountered in cast"  # NumPy's words for a byte of what is no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,10 @@ class _Part:
         steps = _with(self.degraded, "batch split")
         starts = range(0, len(self.tasks), size)
         return [_Part(self.tasks[start : start + size], steps) for start in starts]
+
+    def singles(self) -> list["_Part"]:
+        """One by one, as planned for models whose images cannot be made otherwise."""
+        return [_Part([task], self.degraded) for task in self.tasks]
 
 
 class Pipeline:
@@ -71,6 +82,14 @@ class Pipeline:
         self.ladder = Ladder(pipe, device, on_out_of_memory)
         self._without_memory = 0  # images in a row
         self._is_trial = False
+        inner = getattr(pipe, "pipe", pipe)  # diffusers' own, where a strategy made one around it
+        self.output_type = output_type_of(inner)
+        self.noise = Noise(inner, tuple(inner.components), device)
+        self._around: Callable[[Any], contextlib.AbstractContextManager[None]] = self.noise.of
+        if hasattr(pipe, "around_call"):  # it makes the calls in its own time
+            pipe.around_call, self._around = self.noise.of, contextlib.nullcontext
+        scheduler = type(getattr(inner, "scheduler", None)).__name__
+        self._is_one_at_a_time = bool(one_at_a_time(type(inner).__name__, scheduler))
         self._unsafe: list[bool] = []  # which images of the last call a safety checker found
         self.has_images = replica is None or replica.layout.is_leader
         self.about: dict[str, Any] = {"strategy": strategy, "device": device.type, "dtype": dtype}
@@ -85,6 +104,8 @@ class Pipeline:
     def tries(self, tasks: Sequence[Task]) -> bool:
         """Make a batch and drop it: whether it could be made whole. Raises DroppedError at the next
         step once a stop was asked for."""
+        if self._is_one_at_a_time and len(tasks) > 1:
+            return False
         self._is_trial = True
         try:
             return not isinstance(self._attempt(_Part(tasks, ())), Failure)
@@ -96,7 +117,8 @@ class Pipeline:
         suffer. Only the leader of a replica has results; its other ranks compute along. The error
         is a GaveUpError after several images in a row for which there was no memory."""
         results: list[Result] = []
-        parts = [_Part(tasks, degraded)]  # still to make, in order
+        whole = _Part(tasks, degraded)
+        parts = whole.singles() if self._is_one_at_a_time else [whole]  # still to make, in order
         try:
             while parts:
                 part = parts.pop(0)
@@ -106,8 +128,11 @@ class Pipeline:
                     continue
                 for result in [made] if isinstance(made, Failure) else made:
                     results.append(self._judged(self._with_memory(result, degraded)))
+                self.ladder.end_image()
         except Exception as error:
             return Rendered(results, error)
+        finally:
+            self.ladder.end_image()
         return Rendered(results)
 
     def _again(self, part: _Part, failure: Failure) -> list[_Part]:
@@ -115,6 +140,10 @@ class Pipeline:
         is_memory = failure.kind == "out-of-memory"
         if len(part.tasks) == 1:
             return [part] if is_memory and self.ladder.step() else []
+        if failure.kind == "shared-noise":
+            self._is_one_at_a_time = True  # on every rank of a replica, as they agreed on it
+            log.warning("%s; the images are made one at a time", failure.error)
+            return part.singles()
         log.warning("a batch failed (%s); its images are made in parts", failure.error)
         return part.halves((len(part.tasks) + 1) // 2 if is_memory else 1)
 
@@ -160,7 +189,7 @@ class Pipeline:
         log.warning("blocks do not compile (%s); going on without", reason)
         uncompile_blocks(self.pipe)
         del self.about["compiled"]
-        self.ladder.taken.append("not compiled")
+        self.ladder.kept.append("not compiled")
         return self._call(part)
 
     def _call(self, part: _Part) -> list[Result] | Failure:
@@ -180,11 +209,11 @@ class Pipeline:
         except Exception as error:
             if is_fatal(error):
                 raise
-            words = f"{type(error).__name__}: {error}"
             kind = kind_of(error, is_compiled="compiled" in self.about)
+            words = NOT_FINITE if kind == "non-finite" else f"{type(error).__name__}: {error}"
             failure = Failure(tasks[0], kind, words, traceback.format_exc())
         if self.replica is not None:
-            verdict = self.replica.settle((failure.kind, failure.error) if failure else None)
+            verdict = self.replica.agree_on((failure.kind, failure.error) if failure else None)
             if not self.has_images:
                 return Failure(tasks[0], *verdict) if verdict else []
         if failure is not None:
@@ -196,14 +225,16 @@ class Pipeline:
         return [
             self._result(row, task, pixels[row], how)
             if finite[row]
-            else Failure(task, "non-finite", "the image has values that are not finite")
+            else Failure(task, "non-finite", NOT_FINITE)
             for row, task in enumerate(tasks)
         ]
 
     def _result(
         self, row: int, task: Task, pixels: NDArray[np.uint8], how: Mapping[str, Any]
-    ) -> Image:
-        """An image of the last call, with its record."""
+    ) -> Result:
+        """An image of the last call, with its record, if it is the one that was asked for."""
+        if wrong := wrong_size(task, pixels):
+            return Failure(task, "wrong-size", wrong)
         height, width = pixels.shape[:2]
         made = {"width": width, "height": height, **self.about, **how}
         if self._unsafe[row] or not pixels[..., :3].any():
@@ -213,37 +244,39 @@ class Pipeline:
         return Image(task, pixels, made)
 
     def images(self, tasks: Sequence[Task]) -> Any:
-        """Float images (B, C, H, W) from 0 to 1, on the pipeline's device; on a rank that does not
-        lead its replica perhaps nothing.
+        """Images (B, C, H, W), floats from 0 to 1 or bytes, where the pipeline left them; on a rank
+        that does not lead its replica perhaps nothing.
 
         The noise comes from one CPU generator an image, so that it depends on the image's seed
         alone: not on the batch, the rank, the number of GPUs or their kind.
         """
-        with self._remembering(tasks):
-            output = self.pipe(**self._arguments(tasks))
+        arguments = self._arguments(tasks)
+        around = self._around(arguments["generator"])
+        with self._remembering(tasks), around, _not_finite_is_an_error():
+            output = self.pipe(**arguments)
+        if len(tasks) > 1 and self.noise.is_shared:
+            raise SharedNoiseError
         images = getattr(output, "images", None)
         if not self.has_images:
             return images
-        if not isinstance(images, torch.Tensor) or images.ndim != 4 or len(images) != len(tasks):
-            raise TypeError(f"{type(self.pipe).__name__} did not return one image a prompt")
-        unsafe = getattr(output, "nsfw_content_detected", None) or [False] * len(tasks)
-        self._unsafe = [bool(one) for one in unsafe]
-        return images
+        self._unsafe = flags_of(output, len(tasks))
+        return as_tensor(images, len(tasks))
 
     def _arguments(self, tasks: Sequence[Task]) -> dict[str, Any]:
         """Of the pipeline call."""
         generators = [torch.Generator("cpu").manual_seed(task.seed) for task in tasks]
         single = len(tasks) == 1
-        arguments = dict(tasks[0].parameters)
+        arguments = as_call_values(tasks[0].parameters)
         for name in [] if single else filter(is_text, tasks[0].parameters):
-            arguments[name] = [task.parameters[name] for task in tasks]
+            if arguments[name] is not None:  # then it is null in all of a batch
+                arguments[name] = [task.parameters[name] for task in tasks]
         if self._has_callback:
             arguments["callback_on_step_end"] = self._on_step(time.monotonic())
         return {
             **arguments,
             "prompt": tasks[0].prompt if single else [task.prompt for task in tasks],
             "generator": generators[0] if single else generators,
-            "output_type": "pt",
+            "output_type": self.output_type,
         }
 
     def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
@@ -278,19 +311,22 @@ def _with(degraded: Sequence[str], step: str) -> list[str]:
     return [*degraded, step] if step not in degraded else [*degraded]
 
 
-def to_pixels(images: torch.Tensor) -> tuple[NDArray[np.uint8], list[bool]]:
-    """(B, C, H, W) from 0 to 1 → bytes (B, H, W, C), rounded as diffusers does for PIL images, and
-    which of them are finite. Converted on the device: a quarter of the bytes to move."""
-    finite = torch.isfinite(images).flatten(1).all(1)
-    scaled = (torch.nan_to_num(images.float()) * 255).round().clamp(0, 255).to(torch.uint8)
-    pixels = scaled.permute(0, 2, 3, 1).cpu().numpy()
-    return pixels, finite.tolist()
+@contextlib.contextmanager
+def _not_finite_is_an_error() -> Iterator[None]:
+    """Pictures that a pipeline made itself are bytes. NumPy notices what was not finite before."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", INVALID_BYTE, RuntimeWarning)
+        yield
 
 
 def kind_of(error: Exception, *, is_compiled: bool) -> str:
-    """Of a failure; "compile" is for the pipeline alone, which tries again."""
+    """Of a failure; "compile" and "shared-noise" are for the pipeline alone, which tries again."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return "out-of-memory"
+    if isinstance(error, RuntimeWarning) and INVALID_BYTE in str(error):
+        return "non-finite"
+    if isinstance(error, SharedNoiseError):
+        return "shared-noise"
     return "compile" if is_compiled and is_compile_error(error) else "error"
 
 

@@ -30,7 +30,7 @@ class Failure:
     """An image that could not be made."""
 
     task: Task
-    kind: str  # error, non-finite, out-of-memory, flagged, skipped
+    kind: str  # error, non-finite, wrong-size, out-of-memory, flagged, skipped
     error: str
     trace: str = ""
 
@@ -53,7 +53,8 @@ class Renderer(Protocol):
     about: dict[str, Any]  # what the records of all images say: strategy, device, dtype
 
     def images(self, tasks: Sequence[Task]) -> Any:
-        """A tensor of float images (B, C, H, W) from 0 to 1, of one call, and nothing else."""
+        """A tensor of images (B, C, H, W) of one call, floats from 0 to 1 or bytes, and nothing
+        else."""
 
     def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
         """Announce the batches that will be rendered next."""

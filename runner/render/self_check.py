@@ -1,76 +1,66 @@
-"""--self-check: one image by one rank and by the replica, compared before the work begins."""
+"""An image by plain diffusers, and how far another is from it."""
 
 import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.errors import StrategyError
-from runner.launch.replica import Replica
-from runner.launch.stop import Stop
+import numpy as np
+from numpy.typing import NDArray
+
 from runner.launch.world import World
 from runner.manifest.schema import Manifest
 from runner.plan import Task
-from runner.render.results import Renderer
-from runner.strategies import DataParallel
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["agree", "reference"]
+__all__ = ["Pixels", "difference", "plain_image"]
 
-# Of pixels from 0 to 1. In float32 the sums differ in their order alone; in half precision single
+Pixels = NDArray[np.uint8]  # (H, W, 3 or 4)
+
+# In float32 sums differ in their order alone, so no byte by more than 1. In half precision single
 # pixels differ visibly between any two kernels, so there the mean counts.
-MAX_DIFFERENCE_FLOAT32 = 1e-4
-MEAN_DIFFERENCE_HALF = 0.02
+MAX_DIFFERENCE_FLOAT32 = 1.0
+MEAN_DIFFERENCE_HALF = 5.0
 
 
-def reference(
-    manifest: Manifest, folder: Path, device: "torch.device", stop: Stop, world: World, task: Task
-) -> "torch.Tensor":
-    """The image (1, C, H, W) by this rank alone, nothing compiled; its model is gone when this
-    returns."""
+def plain_image(
+    manifest: Manifest, folder: Path, device: "torch.device", world: World, task: Task
+) -> Pixels:
+    """The image that diffusers itself makes, by this rank alone: one prompt, one CPU generator,
+    `output_type="pil"`. Its model is gone when this returns. Raises whatever the call raises."""
     import torch
 
-    from runner.render.load import load
+    from runner.render.load import load_plain
 
-    plain = manifest.model_copy(update={"compile": False, "strategy": DataParallel()})
-    pipeline = load(plain, folder, device=device, world=world, stop=stop)
-    image: torch.Tensor = pipeline.images([task]).cpu()
-    del pipeline
-    gc.collect()
-    if torch.accelerator.is_available():
-        torch.accelerator.empty_cache()
-    return image
-
-
-def agree(
-    renderer: Renderer, task: Task, expected: "torch.Tensor | None", replica: Replica
-) -> None:
-    """Render the task by the replica; its leader, who has what is `expected`, compares.
-
-    Raises StrategyError on every rank where they differ by more than the limit.
-    """
-    image = renderer.images([task])
-    words = _difference(image, expected, renderer.about["dtype"])
-    verdict = replica.settle(("self-check", words) if words else None)
-    if verdict:
-        error = StrategyError(
-            f"strategy: {renderer.about['strategy']}: self-check: {verdict[1]}; use "
-            f"data_parallel, another degree or attention backend, or compile: false"
+    pipe = load_plain(manifest, folder, device, world)
+    try:
+        generator = torch.Generator("cpu").manual_seed(task.seed)
+        called = pipe(
+            **{**task.parameters, "prompt": task.prompt},
+            generator=generator,
+            output_type="pil",
         )
-        error.is_printed = not replica.layout.is_leader
-        raise error
+        return np.asarray(called.images[0])
+    finally:
+        del pipe
+        gc.collect()
+        if torch.accelerator.is_available():
+            torch.accelerator.empty_cache()
 
 
-def _difference(image: Any, expected: "torch.Tensor | None", dtype: str) -> str | None:
-    """In words where it is over the limit."""
-    if expected is None:
-        return None
-    apart = (image.cpu().float() - expected.float()).abs()
+def difference(image: Any, expected: Any, dtype: str) -> str:
+    """How an image differs from the expected one, in words; "" within the limit."""
+    if image.shape != expected.shape:
+        return f"it is {_size(image)}, not {_size(expected)}"
+    apart = np.abs(image.astype(np.int16) - expected.astype(np.int16))
     if dtype == "float32":
         found, limit, what = float(apart.max()), MAX_DIFFERENCE_FLOAT32, "at most"
     else:
         found, limit, what = float(apart.mean()), MEAN_DIFFERENCE_HALF, "on average"
-    if found <= limit:  # not where it is no number
-        return None
-    return f"the image differs from that of one rank by {found:.2g} {what}, limit {limit}"
+    return "" if found <= limit else f"{found:.3g} of 255 apart {what}, limit {limit:g}"
+
+
+def _size(image: Any) -> str:
+    height, width, *channels = image.shape
+    return f"{width}×{height} with {channels[0] if channels else 1} channels"

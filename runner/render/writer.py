@@ -1,4 +1,4 @@
-"""The background writer: results → PNG files and journal lines, beside the next batch."""
+"""Write results to PNG files and journal lines, while the next batch is computed."""
 
 import contextlib
 import queue
@@ -6,13 +6,13 @@ import stat
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from runner.errors import DiskError
-from runner.folder import png as images
+from runner.errors import RunnerError
+from runner.folder import png
 from runner.folder.journal import Journal
 from runner.folder.paths import OutputFolder
 from runner.launch.store import Store, StoreLostError
@@ -22,14 +22,16 @@ from runner.render.results import Failure, Image
 
 __all__ = ["Writer"]
 
-QUEUE_LENGTH = 16  # images that may wait: bounds the memory, rides out a slow disk
+QUEUE_LENGTH = 16  # images that may wait: enough for a slow disk, few enough for the memory
+ATTEMPTS, RETRY_S = 20, 0.1  # where another process takes the name for a moment
 
 
 class Writer:
-    """One thread that encodes, commits and records results in the order they come.
+    """A thread that encodes, commits and records results in the order they come.
 
-    A fault of one image fails that image; a fault of the disk (or of the writer itself) stops it,
-    and `put` and leaving raise it. Use as a context manager: leaving drains the queue.
+    A fault in one image fails that image. A fault of the disk, or of the writer itself, stops the
+    writer; `put` raises it, and so does the end of the `with` block, which first writes what waits.
+    `check_owned` is called before each image and each journal line; it raises TakenOverError.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Writer:
         journal: Journal,
         store: Store,
         launch: str,
+        check_owned: Callable[[], None],
         *,
         regenerate: bool = False,
     ) -> None:
@@ -49,10 +52,11 @@ class Writer:
         self.journal = journal
         self.store = store
         self.launch = launch
+        self.check_owned = check_owned
         self.regenerate = regenerate
         self._queue: queue.Queue[Image | Failure | None] = queue.Queue(QUEUE_LENGTH)
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._work, name="writer")
+        self._thread = threading.Thread(target=self._run, name="writer")
 
     def __enter__(self) -> "Writer":
         self._thread.start()
@@ -70,75 +74,73 @@ class Writer:
             raise self._error
 
     def put(self, result: Image | Failure) -> None:
-        """Waits while the queue is full. Raises DiskError once the disk has failed."""
+        """Waits while the queue is full. Raises the error that stopped the writer."""
         if self._error is not None:
             raise self._error
         self._queue.put(result)
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while (result := self._queue.get()) is not None:
             if self._error is not None:
-                continue  # drained, so that `put` never waits for a dead disk
+                continue  # drop the rest, so that `put` does not wait for a broken disk
             try:
                 self._record(result)
             except Exception as error:
                 self._error = error
 
     def _record(self, result: Image | Failure) -> None:
-        if isinstance(result, Image):
-            try:
-                self._write(result)
-            except DiskError:
-                raise
-            except Exception as error:
-                words = f"{type(error).__name__}: {error}"
-                self._fail(Failure(result.task, "write", words, traceback.format_exc()))
-        else:
+        if isinstance(result, Failure):
             self._fail(result)
+            return
+        try:
+            self._write(result)
+        except RunnerError:  # the disk, or the folder is not ours any more
+            raise
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}"
+            self._fail(Failure(result.task, "write", words, traceback.format_exc()))
 
-    def _write(self, image: Image, attempts: int = 20) -> None:
+    def _write(self, image: Image) -> None:
         task, path = image.task, self.folder.image(image.task.index)
-        fingerprint = self.fingerprints.of(task)
-        held = self._held(task)
-        if held == fingerprint:
-            return None  # a finished member of a batch made again, or another replica's work
-        data = images.encode(
-            image.pixels, self._text(image, fingerprint), self.manifest.output.png_level
-        )
-        if held is None:
-            committed = images.commit(path, data, self.launch)
-            if committed is None and attempts:
-                time.sleep(0.1)  # the name was taken in this moment: look again
-                return self._write(image, attempts - 1)
-            if committed is None:
-                return self._fail(Failure(task, "taken", f"{path.name} is claimed by another"))
-        elif held and self.regenerate and not _is_edited(path):
-            committed = images.replace(path, data, self.launch)
-        else:
-            words = f"{path.name} is there already, not as the runner wrote it; move it away"
-            return self._fail(Failure(task, "taken", words))
-        self.journal.done(task.index, fingerprint, committed.size, committed.crc, image.made)
-        self._count("finished")
-        return None
+        fingerprint, data = self.fingerprints.of(task), b""
+        for _ in range(ATTEMPTS):
+            held = self._fingerprint_there(task)
+            if held == fingerprint:
+                return  # a finished member of a batch made again, or another replica made it
+            if held is not None and not (held and self.regenerate and not _is_edited(path)):
+                words = f"{path.name} is there, not as the runner wrote it; move it away"
+                self._fail(Failure(task, "taken", words))
+                return
+            data = data or self._encode(image, fingerprint)
+            commit = png.commit if held is None else png.overwrite
+            committed = commit(path, data, self.launch, self.check_owned)
+            if committed is not None:
+                size, crc = committed
+                self.check_owned()
+                self.journal.done(task.index, fingerprint, size, crc, image.made)
+                self._count("finished")
+                return
+            time.sleep(RETRY_S)  # the name was taken a moment ago: look again
+        self._fail(Failure(task, "taken", f"{path.name} is claimed by another process"))
 
-    def _held(self, task: Task) -> str | None:
-        """The fingerprint in the file that has the task's name, "" for a file not ours, None for
-        no file."""
+    def _fingerprint_there(self, task: Task) -> str | None:
+        """The fingerprint in the file that has the task's name: "" where it has none, None where
+        there is no file."""
         path = self.folder.image(task.index)
         try:
             is_plain = stat.S_ISREG(path.lstat().st_mode)
         except FileNotFoundError:
             return None
-        text = images.read_text(path) if is_plain else None
+        text = png.read_text(path) if is_plain else None
         return (text or {}).get("fingerprint", "")
 
     def _fail(self, failure: Failure) -> None:
-        fingerprint = self.fingerprints.of(failure.task)
-        if self._held(failure.task) == fingerprint:
+        task = failure.task
+        fingerprint = self.fingerprints.of(task)
+        if self._fingerprint_there(task) == fingerprint:
             return
-        self.journal.failed(
-            failure.task.index, fingerprint, failure.kind, failure.error, failure.trace
-        )
+        self.check_owned()
+        self.journal.failed(task.index, fingerprint, failure.kind, failure.error, failure.trace)
         self._count("finished")
         if failure.kind != "skipped":
             self._count("failed")
@@ -147,8 +149,12 @@ class Writer:
         with contextlib.suppress(StoreLostError):
             self.store.add(key)
 
+    def _encode(self, image: Image, fingerprint: str) -> bytes:
+        text = self._text(image, fingerprint)
+        return png.encode(image.pixels, text, self.manifest.output.png_level)
+
     def _text(self, image: Image, fingerprint: str) -> Mapping[str, Any]:
-        """What an image alone needs to be made again."""
+        """All that is needed to make the image again."""
         model = self.manifest.model
         return {
             "Software": f"runner {self.manifest.versions.get('runner', '')}",
@@ -165,6 +171,5 @@ class Writer:
 
 
 def _is_edited(path: Path) -> bool:
-    """Whether an image of ours has other pixels than those that it was written with, its size the
-    same or not."""
-    return images.read_text(path, whole=True) == {}
+    """Whether somebody changed the pixels of an image that the runner wrote."""
+    return png.read_text(path, whole=True) == {}

@@ -1,4 +1,4 @@
-"""The strategies by kind. A new one is a file here and a line in `Strategy`.
+"""The strategies by kind: one file each. A new one is a file here and a name in `auto.Kind`.
 
 Imports model and what stands below it: a strategy knows configs, never the manifest.
 """
@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import Discriminator
 
-from runner.strategies.auto import Auto
-from runner.strategies.base import Asked, Resolution, Source, StrategyBase
+from runner.strategies.auto import Auto, Kind
+from runner.strategies.base import Resolution, Source, StrategyBase
+from runner.strategies.checks.conditions import Conditions
 from runner.strategies.context_parallel import ContextParallel
 from runner.strategies.data_parallel import DataParallel
 from runner.strategies.device_map import DeviceMap
@@ -17,8 +18,8 @@ from runner.strategies.tensor_parallel import TensorParallel
 from runner.strategies.xdit import XDit
 
 __all__ = [
-    "Asked",
     "Auto",
+    "Conditions",
     "ContextParallel",
     "DataParallel",
     "DeviceMap",
@@ -31,7 +32,4 @@ __all__ = [
     "XDit",
 ]
 
-Strategy = Annotated[
-    DataParallel | DeviceMap | ContextParallel | TensorParallel | XDit | ParaAttention | Auto,
-    Discriminator("kind"),
-]
+Strategy = Annotated[Kind | Auto, Discriminator("kind")]

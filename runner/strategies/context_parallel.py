@@ -1,24 +1,27 @@
 """Context parallel: the ranks of a replica share the tokens of one image.
 
-Ulysses trades tokens for heads before attention, and back after it; ring passes the keys and values
-around; both together are "unified": a ring of Ulysses groups.
+Ulysses exchanges tokens for heads before attention and back after it. Ring passes the keys and
+values around. Both together are "unified": a ring of Ulysses groups.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import ValidationError, model_validator
 
 from runner.errors import StrategyError
+from runner.launch.devices import Machine
 from runner.launch.world import World
-from runner.model.configs import ModelFacts, takes_padded_heads
-from runner.strategies.backends import Backend, Needs, check_package, fault
-from runner.strategies.base import Asked, Resolution, SequenceParallel, Source
-from runner.strategies.cpu_support import cpu_support
+from runner.model.configs import ModelConfigs, takes_padded_heads
+from runner.strategies.base import Resolution, Row, SequenceParallel, Source
+from runner.strategies.checks.backends import Backend, Needs, check_package, fault
+from runner.strategies.checks.conditions import Conditions
+from runner.strategies.checks.lengths import Length, has_mask, lengths
+from runner.strategies.checks.proven import CP_MODELS, remarks
+from runner.strategies.checks.remedies import without_plan, working
 from runner.strategies.data_parallel import load_whole
-from runner.strategies.known import CP_MODELS, remarks
-from runner.strategies.lengths import Length, lengths
-from runner.strategies.remedies import without_plan, working
+from runner.strategies.engines.cpu_support import cpu_support
+from runner.strategies.estimate.fit import JobSize, replica_sizes, sharing_tokens
 from runner.units import counted
 
 if TYPE_CHECKING:
@@ -28,7 +31,8 @@ __all__ = ["ContextParallel"]
 
 
 class ContextParallel(SequenceParallel):
-    """The "anything" variants take any number of tokens; left open, the runner decides."""
+    """The "anything" variants take any number of tokens; the runner decides where the manifest does
+    not say."""
 
     kind: Literal["context_parallel"] = "context_parallel"
     ulysses_anything: bool | None = None
@@ -47,52 +51,78 @@ class ContextParallel(SequenceParallel):
 
     @property
     def anything(self) -> str:
-        """The setting that makes any number of tokens right; nothing where none does, or where it
-        was ruled out."""
+        """The key that makes any number of tokens right; "" where there is none, or where the
+        manifest says false."""
         name = {"ulysses": "ulysses_anything", "ring": "ring_anything"}.get(self.variant, "")
         return name if name and getattr(self, name) is not False else ""
 
-    def resolve(self, asked: Asked, world: World) -> Resolution:
+    @classmethod
+    def rows(cls, job: JobSize, machine: Machine) -> list[Row]:
+        if job.configs.plan_of("_cp_plan") is None:
+            return []
+        heads = job.configs.heads or 1
+        return [
+            Row(cls(ulysses_degree=degree), sharing_tokens(job, degree, machine))
+            for degree in replica_sizes(machine)
+            if takes_padded_heads(heads, degree)
+        ]
+
+    def resolve(self, conditions: Conditions, world: World) -> Resolution:
         if self.ranks == 1:
             self.layout(world)
             return Resolution(self)
-        facts = ModelFacts.read(asked.folder)
-        if facts.plan_of("_cp_plan") is None:
+        configs = ModelConfigs.read(conditions.folder)
+        if configs.plan_of("_cp_plan") is None:
             raise StrategyError(
-                f"strategy: context_parallel: {facts.denoiser_class} has no plan for it in "
+                f"strategy: context_parallel: {configs.denoiser_class} has no plan for it in "
                 f"diffusers; those that have one: {', '.join(CP_MODELS)}; use "
-                f"{without_plan(asked)} for {asked.model}"
+                f"{without_plan(conditions)} for {conditions.model}"
             )
-        counts = lengths(asked, facts, self._counts(asked, facts))
-        wrong = self.fault(asked, facts, counts)
+        counts = lengths(conditions, configs, self._counts(conditions, configs))
+        wrong = self.fault(conditions, configs, counts)
         if wrong:
-            raise StrategyError(f"{wrong}; {working(self, asked, facts, world)}")
-        # Last: with degrees that no model takes, other world sizes would be no remedy.
+            raise StrategyError(f"{wrong}; {working(self, conditions, configs, world)}")
+        # Last: another world size does not help with degrees that the model does not take.
         self.layout(world)
         backend = self.attention_backend or "native"
-        check_package(backend, asked)
-        settled = self._settled(facts, counts)
-        return Resolution(settled, remarks(facts.denoiser_class, settled.variant, backend))
+        check_package(backend, conditions)
+        settled = self._settled(configs, counts)
+        return Resolution(settled, remarks(configs.denoiser_class, settled.variant, backend))
 
-    def fault(self, asked: Asked, facts: ModelFacts, counts: Sequence[Length]) -> str:
-        """What is wrong with it for this model and these images, or nothing."""
-        masks, is_ring = facts.has_mask(asked.batch_size), self.ring_degree > 1
+    def fault(self, conditions: Conditions, configs: ModelConfigs, counts: Sequence[Length]) -> str:
+        """What is wrong with it for this model and these images; "" if nothing is."""
+        masks, is_ring = has_mask(conditions, configs), self.ring_degree > 1
         backend = self.attention_backend or "native"
-        needs = Needs(asked.target, asked.dtype, is_ring, masks, asked.trusts_code)
+        needs = Needs(conditions.target, conditions.dtype, is_ring, masks, conditions.trusts_code)
         wrong = fault(backend, needs)
         if wrong:
             return f"strategy: attention_backend {backend} {wrong}"
-        if not self.takes(facts.heads):
+        if not self.takes(configs.heads):
             return (
                 f"strategy: ulysses_degree {self.ulysses_degree} does not divide the "
-                f"{counted(facts.heads or 0, 'attention head')} of {facts.denoiser_class}"
+                f"{counted(configs.heads or 0, 'attention head')} of {configs.denoiser_class}"
             )
         if is_ring and masks:
             return (
-                f"strategy: ring_degree {self.ring_degree} with batch_size {asked.batch_size}: "
-                f"texts of unequal length need an attention mask, which ring attention gets wrong"
+                f"strategy: ring_degree {self.ring_degree} with batch_size "
+                f"{conditions.batch_size}: texts of unequal length need an attention mask, which "
+                f"ring attention gets wrong"
             )
-        return self._fault_of_lengths(asked, counts, masks)
+        return self._fault_of_lengths(conditions, counts, masks)
+
+    def works(
+        self,
+        configs: ModelConfigs,
+        conditions: Conditions,
+        counts: Sequence[Length],
+        **settings: Any,
+    ) -> bool:
+        """Whether it is right for a job once `settings` replace its own."""
+        try:
+            other = self.model_validate({**self.model_dump(), **settings})
+        except ValidationError:
+            return False
+        return not other.fault(conditions, configs, counts)
 
     def takes(self, heads: int | None) -> bool:
         """Whether the Ulysses ranks can share the heads."""
@@ -100,38 +130,40 @@ class ContextParallel(SequenceParallel):
             return True
         return self.anything != "" and takes_padded_heads(heads, self.ulysses_degree)
 
-    def _fault_of_lengths(self, asked: Asked, counts: Sequence[Length], masks: bool) -> str:
-        for place, names, what, count in counts:
-            if count < self.ranks:
-                return (
-                    f"{asked.where(place, *names)}: {what} has {counted(count, 'token')}, fewer "
-                    f"than {self.ranks} ranks a replica"
-                )
+    def _fault_of_lengths(
+        self, conditions: Conditions, counts: Sequence[Length], masks: bool
+    ) -> str:
+        def words(length: Length) -> str:
+            where = conditions.where(length.prompt_index, *length.names)
+            return f"{where}: {length.what} has {counted(length.tokens, 'token')}"
+
+        short = next((found for found in counts if found.tokens < self.ranks), None)
+        if short is not None:
+            return f"{words(short)}, fewer than {self.ranks} ranks a replica"
         shifts = masks and self.ulysses_degree > 2
         odd = next((found for found in counts if found.tokens % self.ranks), None)
         if odd is None or (self.anything and not shifts):
             return ""
-        where = asked.where(odd.place, *odd.names)
-        words = f"{where}: {odd.what} has {counted(odd.tokens, 'token')}, no multiple of"
         if shifts:
             # diffusers 0.42.1 shifts the mask of padded texts: a wrong image, no error.
-            return f"{words} {self.ranks} ranks, which is right in batches on 2 ranks only"
+            ranks, only = self.ranks, "which is right in batches on 2 ranks only"
+            return f"{words(odd)}, no multiple of {ranks} ranks, {only}"
         factors = f"ulysses {self.ulysses_degree} × ring {self.ring_degree} = {self.ranks}"
-        return f"{words} {factors} ranks"
+        return f"{words(odd)}, no multiple of {factors} ranks"
 
-    def _settled(self, facts: ModelFacts, counts: Sequence[Length]) -> Self:
+    def _settled(self, configs: ModelConfigs, counts: Sequence[Length]) -> Self:
         """With the "anything" variant where token counts or heads do not divide."""
         is_even = all(found.tokens % self.ranks == 0 for found in counts)
-        takes_heads = (facts.heads or self.ulysses_degree) % self.ulysses_degree == 0
-        if not self.anything or (is_even and takes_heads and not facts.text_varies):
+        takes_heads = (configs.heads or self.ulysses_degree) % self.ulysses_degree == 0
+        if not self.anything or (is_even and takes_heads and not configs.text_varies):
             return self
         return self.model_copy(update={self.anything: True})
 
-    def _counts(self, asked: Asked, facts: ModelFacts) -> int | None:
-        """Texts with more tokens than that are right whatever their number; None where they must
+    def _counts(self, conditions: Conditions, configs: ModelConfigs) -> int | None:
+        """The tokens from which a text is right whatever its length; None where texts must
         divide."""
         must_divide = not self.anything or (
-            self.ulysses_degree > 2 and facts.has_mask(asked.batch_size)
+            self.ulysses_degree > 2 and has_mask(conditions, configs)
         )
         return None if must_divide else self.ranks
 
@@ -143,7 +175,7 @@ class ContextParallel(SequenceParallel):
         from diffusers import ContextParallelConfig
         from torch.distributed.device_mesh import DeviceMesh
 
-        # Without a mesh of its own diffusers would take the ranks of other replicas.
+        # Without a mesh diffusers would use the ranks of other replicas too.
         ranks = torch.arange(self.ranks).reshape(self.ring_degree, self.ulysses_degree)
         mesh = DeviceMesh(device.type, ranks, mesh_dim_names=("ring", "ulysses"))
         config = ContextParallelConfig(

@@ -1,10 +1,12 @@
-"""Data parallel: every rank holds the whole model and makes images of its own."""
+"""Data parallel: every rank holds the whole model and makes its own images."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from runner.launch.devices import Machine
 from runner.launch.layout import Layout
 from runner.launch.world import World
-from runner.strategies.base import Source, StrategyBase
+from runner.strategies.base import Row, Source, StrategyBase
+from runner.strategies.estimate.fit import JobSize, whole
 
 if TYPE_CHECKING:
     import torch
@@ -13,11 +15,17 @@ __all__ = ["DataParallel", "load_whole"]
 
 
 class DataParallel(StrategyBase):
+    is_plain: ClassVar[bool] = True
+
     kind: Literal["data_parallel"] = "data_parallel"
 
     @property
     def tries_batches(self) -> bool:
         return True
+
+    @classmethod
+    def rows(cls, job: JobSize, machine: Machine) -> list[Row]:
+        return [Row(cls(), whole(job, machine))]
 
     def layout(self, world: World) -> Layout:
         return Layout(replicas=world.world_size, replica=world.rank)
@@ -27,8 +35,8 @@ class DataParallel(StrategyBase):
 
 
 def load_whole(source: Source, device: "torch.device") -> Any:
-    """The whole pipeline on one device. Weights go straight there; on the CPU they are mapped, so
-    that the ranks of a node share them."""
-    # The type without an index is the current device: this rank's own.
+    """The whole pipeline on one device. Weights are read straight to it; on the CPU the files are
+    mapped, so that the ranks of a node share them."""
+    # A type without an index is the current device: the one of this rank.
     pipe = source.pipeline(device_map=device.type if device.type != "cpu" else None)
     return pipe.to(device)

@@ -1,11 +1,10 @@
 """device_map: one process a replica, whose components lie on several GPUs, the CPU and the disk."""
 
-import os
+import math
 import re
 import tempfile
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -13,9 +12,13 @@ from runner.errors import StrategyError
 from runner.launch.devices import Machine, own_devices
 from runner.launch.layout import Layout, grouped
 from runner.launch.world import World
-from runner.model.configs import ModelFacts
-from runner.strategies.base import Asked, Degree, Resolution, Source, StrategyBase
-from runner.strategies.sizes import empty
+from runner.model.configs import ModelConfigs
+from runner.strategies.base import Degree, Resolution, Row, Source, StrategyBase
+from runner.strategies.checks.conditions import Conditions
+from runner.strategies.checks.phases import fault_of_phases, phases_of
+from runner.strategies.engines.placement import Budget, alone_on, load_placed, splitting
+from runner.strategies.estimate.fit import JobSize, in_components, in_phases
+from runner.strategies.estimate.places import parts_of, placed
 from runner.units import MAX_BYTES, bytes_in, counted
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceMap"]
 
-PHASED_BATCHES = 32  # so many for one reading of the weights; a stop may lose as many
+PHASED_BATCHES = 32  # batches for which the weights are read once; a stop may lose as many
 LEFT_FREE = 0.8  # the share of a GPU's free memory that weights may take: the rest is for images
 
 
@@ -36,7 +39,7 @@ def _device(value: str) -> str:
 def _map(value: Any) -> Any:
     if value != "balanced":
         raise ValueError(
-            "pipelines take only balanced (what it cannot place whole, the runner splits); use "
+            "pipelines take only balanced (the runner splits what does not fit whole); use "
             "map: balanced"
         )
     return value
@@ -55,9 +58,9 @@ Device = Annotated[str, AfterValidator(_device)]
 
 
 class DeviceMap(StrategyBase):
-    """`max_memory` numbers the replica's own GPUs from 0. With `phases` the components take turns:
+    """`max_memory` numbers the GPUs of the replica from 0. With `phases` the components take turns:
     text encoders, transformer, decoder. With `processes` over 1 the first of so many processes
-    drives the GPUs of all, and the others idle."""
+    drives the GPUs of all of them, and the others idle."""
 
     shares_node: ClassVar[bool] = True
 
@@ -72,6 +75,10 @@ class DeviceMap(StrategyBase):
         return not self.phases  # a call alone would load the components for itself
 
     @property
+    def proven_as(self) -> str:
+        return "phases" if self.phases else self.kind
+
+    @property
     def not_compiled(self) -> str:
         return "phases load the denoiser anew for every few batches" if self.phases else ""
 
@@ -79,60 +86,100 @@ class DeviceMap(StrategyBase):
         of = grouped(world, self.processes, f"processes {self.processes}")
         return Layout(of.replicas, of.replica, is_idle=not of.is_leader)
 
-    def resolve(self, asked: Asked, world: World) -> Resolution:
-        named = set(self.max_memory or ())
-        names_gpus = asked.device != "cpu" and asked.target and named - {"cpu"}
-        machine = asked.machine() if names_gpus else None
+    @classmethod
+    def rows(cls, job: JobSize, machine: Machine) -> list[Row]:
+        phased = Row(cls(phases=True), in_phases(job, machine))
+        apart = in_components(job, machine)
+        if apart is None:
+            return [phased]
+        return [Row(cls(processes=apart.ranks_per_replica), apart), phased]
+
+    def for_processes(self, machine: Machine, processes: int) -> Self:
+        """With fewer processes than devices, each drives several."""
+        each = max(1, machine.devices // processes)
+        return self.model_copy(update={"processes": math.ceil(self.processes / each)})
+
+    def resolve(self, conditions: Conditions, world: World) -> Resolution:
+        is_checked = conditions.device != "cpu" and conditions.target and self._gpus_named
+        machine = conditions.machine() if is_checked else None
         works = partial(self._has_named, machine)
         grouped(world, self.processes, f"processes {self.processes}", works=works)
         if self.phases:
-            self._check_phases(asked)
-        if asked.device == "cpu":
-            if named - {"cpu"}:
-                raise StrategyError(
-                    "strategy: max_memory names a GPU, and there is none; use max_memory: "
-                    "{cpu: 8GiB} (the rest goes to disk), or data_parallel"
-                )
-            if not named and not self.phases:
-                phases = "" if _lacking(asked) else "phases: true or "
-                raise StrategyError(
-                    f"strategy: device_map does nothing without a GPU; give max_memory: "
-                    f"{{cpu: 8GiB}} to keep the rest on disk, or use {phases}data_parallel"
-                )
+            self._check_phases(conditions)
+        if conditions.device == "cpu":
+            self._check_cpu(conditions)
         elif machine is not None and not works(world.world_size):
-            count = self._gpus(machine, world.world_size)
-            beyond = min(int(name) for name in named - {"cpu"} if int(name) >= count)
-            fewer = range(self.processes, world.world_size, self.processes)
-            most = max(filter(works, fewer), default=0)
-            remedy = f"use {counted(most, 'process')}, or leave it out" if most else "leave it out"
-            raise StrategyError(
-                f"strategy: max_memory names GPU {beyond}, a replica has {count} (numbered from "
-                f"0); {remedy}"
-            )
+            raise StrategyError(self._lacking_gpu(machine, world.world_size))
         idle = self.processes - 1
-        return Resolution(
-            self,
-            [f"{idle} of every {self.processes} processes idle: the first drives their GPUs"]
-            if idle
-            else [],
+        remark = f"{idle} of every {self.processes} processes idle: the first drives their GPUs"
+        return Resolution(self, [remark] if idle else [])
+
+    def _check_cpu(self, conditions: Conditions) -> None:
+        if self._gpus_named:
+            raise StrategyError(
+                "strategy: max_memory names a GPU, and there is none; use max_memory: "
+                "{cpu: 8GiB} (the rest goes to disk), or data_parallel"
+            )
+        if not self.max_memory and not self.phases:
+            fault = fault_of_phases(ModelConfigs.read(conditions.folder))
+            phases = "" if fault else "phases: true or "
+            raise StrategyError(
+                f"strategy: device_map does nothing without a GPU; give max_memory: "
+                f"{{cpu: 8GiB}} to keep the rest on disk, or use {phases}data_parallel"
+            )
+        if self.max_memory:
+            self._check_room(conditions, {"cpu": self._given["cpu"]})
+
+    def _check_room(self, conditions: Conditions, budget: Budget) -> None:
+        """Whether the components that are loaded together have room."""
+        import torch
+
+        configs = ModelConfigs.read(conditions.folder)
+        together = phases_of(configs) if self.phases else [configs.networks]
+        for names in together:
+            dtype = getattr(torch, conditions.dtype)
+            placed([part for name in names for part in parts_of(configs, name, dtype)], budget)
+
+    @property
+    def _given(self) -> dict[str, int]:
+        """The bytes of max_memory."""
+        return {
+            name: size if isinstance(size, int) else bytes_in(size)
+            for name, size in (self.max_memory or {}).items()
+        }
+
+    @property
+    def _gpus_named(self) -> list[int]:
+        """The GPUs in max_memory, as a replica numbers them."""
+        return sorted(int(name) for name in self.max_memory or () if name != "cpu")
+
+    def _has_named(self, machine: Machine | None, processes: int) -> bool:
+        """Whether a replica has all GPUs that max_memory names, with so many processes."""
+        last = max(self._gpus_named, default=-1)
+        return machine is None or last < self._gpus(machine, processes)
+
+    def _lacking_gpu(self, machine: Machine, processes: int) -> str:
+        """The words for a GPU that a replica does not have."""
+        count = self._gpus(machine, processes)
+        beyond = next(gpu for gpu in self._gpus_named if gpu >= count)
+        fewer = range(self.processes, processes, self.processes)
+        most = max((n for n in fewer if self._has_named(machine, n)), default=0)
+        remedy = f"use {counted(most, 'process')}, or leave it out" if most else "leave it out"
+        return (
+            f"strategy: max_memory names GPU {beyond}, a replica has {count} (numbered from 0); "
+            f"{remedy}"
         )
 
     def _gpus(self, machine: Machine, processes: int) -> int:
-        """Of a replica, where so many processes share the machine."""
+        """GPUs of a replica, where so many processes share the machine."""
         return max(1, machine.devices // processes) * self.processes
 
-    def _has_named(self, machine: Machine | None, processes: int) -> bool:
-        """Whether a replica then has all GPUs that max_memory names."""
-        last = max((int(name) for name in self.max_memory or () if name != "cpu"), default=-1)
-        return machine is None or last < self._gpus(machine, processes)
-
-    def _check_phases(self, asked: Asked) -> None:
-        lacking = _lacking(asked)
-        if lacking:
-            works_without = asked.target != "cpu" or self.max_memory
+    def _check_phases(self, conditions: Conditions) -> None:
+        fault = fault_of_phases(ModelConfigs.read(conditions.folder))
+        if fault:
+            works_without = conditions.target != "cpu" or self.max_memory
             raise StrategyError(
-                f"strategy: phases: {ModelFacts.read(asked.folder).pipeline_class} has no "
-                f"{lacking[0]}, so its call cannot be taken apart; use "
+                f"strategy: phases: {fault}, so its call cannot be split into phases; use "
                 f"{'device_map without phases' if works_without else 'data_parallel'}"
             )
 
@@ -142,27 +189,21 @@ class DeviceMap(StrategyBase):
 
     def load(self, source: Source, device: "torch.device", world: World) -> Any:
         budget = self._budget(device, world)
-        if self.phases:
-            from runner.strategies.phases import PhasedPipeline
+        if not self.phases:
+            return load_placed(source, budget, world)
+        from runner.strategies.engines.phases import PhasedPipeline
 
-            return PhasedPipeline(source, lambda: _place(device, budget), device)
-        sizes = _sizes(source)
-        gpus = {place: size for place, size in budget.items() if place != "cpu"}
-        if (
-            gpus
-            and max(sizes.values()) <= max(gpus.values())
-            and sum(sizes.values()) <= sum(gpus.values())
-        ):
-            return source.pipeline(device_map="balanced", max_memory=budget)
-        budget.setdefault("cpu", _host_memory(world))
-        return _load_split(source, sizes, budget)
+        if not self.max_memory and len(budget) <= 1:
+            return PhasedPipeline(source, alone_on(device), device)
+        # Kept with the pipeline: the folder is deleted when the pipeline is.
+        offloaded = tempfile.TemporaryDirectory(prefix="runner-offload-")
+        place = splitting(source, budget, world, offloaded.name)
+        pipe = PhasedPipeline(source, place, device)
+        pipe.offload_folder = offloaded
+        return pipe
 
-    def _budget(self, device: "torch.device", world: World) -> dict[int | str, int]:
-        """Bytes of weights by device: GPUs by their number on the node, "cpu"."""
-        given = {
-            name: size if isinstance(size, int) else bytes_in(size)
-            for name, size in (self.max_memory or {}).items()
-        }
+    def _budget(self, device: "torch.device", world: World) -> Budget:
+        given = self._given
         if device.type == "cpu":
             return {"cpu": given["cpu"]} if given else {}
         import torch
@@ -174,64 +215,3 @@ class DeviceMap(StrategyBase):
         if "cpu" in given:
             budget["cpu"] = given["cpu"]
         return budget
-
-
-def _lacking(asked: Asked) -> list[str]:
-    """The methods by which a call is taken apart and which this pipeline has not."""
-    import diffusers
-
-    pipeline = getattr(diffusers, ModelFacts.read(asked.folder).pipeline_class, None)
-    methods = ("encode_prompt", "prepare_latents")
-    return [method for method in methods if not hasattr(pipeline, method)]
-
-
-def _host_memory(world: World) -> int:
-    """Half of the host's bytes, shared by the processes there."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // world.local_world_size
-
-
-def _place(device: "torch.device", budget: Mapping[int | str, int]) -> dict[str, Any]:
-    """Where a component goes that has the devices for itself."""
-    if len(budget) > 1:
-        return {"device_map": "auto", "max_memory": dict(budget)}
-    return {} if device.type == "cpu" else {"device_map": {"": device}}
-
-
-def _sizes(source: Source) -> dict[str, int]:
-    """Bytes of each component with weights, in the dtype that they will have, largest first."""
-    facts = ModelFacts.read(source.folder)
-    sizes = {}
-    for name in facts.networks:
-        model = empty(facts, name)
-        sizes[name] = sum(
-            weight.numel() * source.dtype.itemsize for weight in model.state_dict().values()
-        )
-    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
-
-
-def _load_split(source: Source, sizes: Mapping[str, int], budget: Mapping[int | str, int]) -> Any:
-    """Each component over the devices that have room left, largest first; what finds none lies on
-    disk and is read when it is used."""
-    from accelerate import infer_auto_device_map
-    from accelerate.utils import compute_module_sizes
-
-    facts, left = ModelFacts.read(source.folder), dict(budget)
-    # Kept with the pipeline: the folder goes when the pipeline does.
-    offloaded = tempfile.TemporaryDirectory(prefix="runner-offload-")
-    loaded = {}
-    for name in sizes:
-        model = empty(facts, name)
-        for weight in model.parameters():
-            weight.data = weight.data.to(source.dtype)
-        blocks = getattr(model, "_no_split_modules", None) or []
-        places = infer_auto_device_map(model, max_memory=dict(left), no_split_module_classes=blocks)
-        inside = compute_module_sizes(model)
-        for module, place in places.items():
-            if place in left:
-                left[place] = max(0, left[place] - inside[module])
-        loaded[name] = source.component(
-            name, device_map=dict(places), offload_folder=offloaded.name
-        )
-    pipe = source.pipeline(**loaded)
-    pipe.offload_folder = offloaded
-    return pipe

@@ -1,8 +1,8 @@
-"""xDiT: the package xfuser as the engine of a replica, under our plan, shard and writer.
+"""xDiT: the package xfuser makes the images of a replica.
 
-xfuser has two ways in, and its own runner takes them as we do. Its transformers go into diffusers'
-pipeline (Ulysses, ring); its wrapped pipelines replace the call (PipeFusion, CFG parallel). Either
-leaves the image on the last rank of the replica, which therefore leads.
+It is used in two ways, as in xfuser's own runner. Its transformers go into diffusers' pipeline
+(Ulysses, ring); its wrapped pipelines replace the call (PipeFusion, CFG parallel). Both leave the
+image on the last rank of the replica, which is therefore the leader.
 
 What xfuser would refuse deep in a call, or draw wrong, is refused here before weights load.
 """
@@ -19,12 +19,15 @@ from pydantic import Field, model_validator
 from runner.errors import StrategyError
 from runner.launch.layout import Layout, grouped
 from runner.launch.world import World
-from runner.model.configs import ModelFacts
-from runner.strategies.base import Asked, Degree, Resolution, Source, StrategyBase
+from runner.model.configs import ModelConfigs
+from runner.strategies.base import Degree, Resolution, Source, StrategyBase
+from runner.strategies.checks.conditions import Conditions
+from runner.strategies.checks.packages import check_heads, check_lengths, check_package, native
+from runner.strategies.checks.proven import remarks
+from runner.strategies.context_parallel import ContextParallel
 from runner.strategies.data_parallel import load_whole
-from runner.strategies.engines import check_heads, check_lengths, check_package, native
-from runner.strategies.known import remarks
-from runner.strategies.xdit_models import FAILS, MODELS, SCHEDULERS, XFUSER, Supported
+from runner.strategies.engines.xdit_models import FAILS, MODELS, SCHEDULERS, XFUSER, Supported
+from runner.strategies.engines.xfuser_pipeline import XfuserPipeline
 from runner.units import counted
 
 if TYPE_CHECKING:
@@ -44,13 +47,14 @@ BACKEND_MODULES = {
     "flash_4": ("flash_attn", "flash-attn"),
     "sage": ("sageattention", "sageattention"),
 }
-# They draw the nearest of a few sizes, and scale the image to what was asked for.
+# They draw the nearest of a few sizes, and scale the image to the one asked for.
 BINNED = ("HunyuanDiTPipeline", "PixArtAlphaPipeline", "PixArtSigmaPipeline")
 DEFAULT_ROWS = 128  # of latents, where the transformer's config does not say
-_CACHE = "reuses earlier steps, another image, which no fingerprint would tell; leave it out"
+_CACHE = "reuses earlier steps: another image, with the same fingerprint; leave it out"
 _DECODES = "the rank that holds the image decodes it alone; leave it out"
-# xfuser's own arguments.
+# Arguments of xfuser, and what to do instead.
 REFUSED = {
+    "degree": "use strategy: {kind: tensor_parallel, degree: …}",
     "cache_method": _CACHE,
     "data_parallel_degree": "more processes make more replicas; leave it out",
     "fully_shard_degree": "use strategy: {kind: device_map}",
@@ -60,14 +64,14 @@ REFUSED = {
     "use_fbcache": _CACHE,
     "use_parallel_vae": _DECODES,
     "use_teacache": _CACHE,
-    "use_torch_compile": "is set up by model in xfuser's own runner alone; leave it out",
+    "use_torch_compile": "is set up for each model only in xfuser's own runner; leave it out",
     "vae_parallel_size": _DECODES,
 }
 
 
 class XDit(StrategyBase):
-    """`warmup_steps` are the first steps that PipeFusion makes whole; in later ones a stage works
-    with what its neighbours computed a step before."""
+    """`warmup_steps` are the first steps, which PipeFusion computes in full; in later ones a stage
+    uses what its neighbours computed one step before."""
 
     own_groups: ClassVar[bool] = True
     refused: ClassVar[Mapping[str, str]] = REFUSED
@@ -88,7 +92,7 @@ class XDit(StrategyBase):
 
     @property
     def not_compiled(self) -> str:
-        return "blocks that xDiT has changed are not proved right when compiled"
+        return "blocks that xDiT has changed are not proven right when compiled"
 
     @property
     def sequence_ranks(self) -> int:
@@ -108,48 +112,48 @@ class XDit(StrategyBase):
         factors = " × ".join(f"{name} {degree}" for name, degree in self.degrees.items())
         return grouped(world, self.ranks, f"{factors} = {self.ranks}", leader=self.ranks - 1)
 
-    def resolve(self, asked: Asked, world: World) -> Resolution:
+    def resolve(self, conditions: Conditions, world: World) -> Resolution:
         if self.ranks == 1:
             self.layout(world)
             return Resolution(self)
-        facts = ModelFacts.read(asked.folder)
-        supported = self._check_model(asked, facts)
-        for count in (facts.heads, facts.config.get("num_kv_heads")):
-            check_heads("xdit", self.ulysses_degree, count, facts.denoiser_class)
-        self._check_stages(facts)
+        configs = ModelConfigs.read(conditions.folder)
+        supported = self._check_model(conditions, configs)
+        for count in (configs.heads, configs.config.get("num_kv_heads")):
+            check_heads("xdit", self.ulysses_degree, count, configs.denoiser_class)
+        self._check_stages(configs)
         if self._is_wrapped(supported) and self._splits:
-            _check_scheduler(facts)
-        self._check_backend(asked)
-        if self.sequence_ranks > 1 and facts.text_varies and asked.batch_size > 1:
+            _check_scheduler(configs)
+        self._check_backend(conditions)
+        if self.sequence_ranks > 1 and configs.text_varies and conditions.batch_size > 1:
             raise StrategyError(
-                f"strategy: xdit with batch_size {asked.batch_size}: xfuser ignores the mask that "
-                f"texts of unequal length need, a wrong image; use batch_size: 1, or "
+                f"strategy: xdit with batch_size {conditions.batch_size}: xfuser ignores the mask "
+                f"that texts of unequal length need, a wrong image; use batch_size: 1, or "
                 f"context_parallel with ulysses_degree"
             )
-        self._check_images(asked, facts, supported)
-        check_lengths("xdit", self.sequence_ranks, asked, facts)
+        self._check_images(conditions, configs, supported)
+        check_lengths("xdit", self.sequence_ranks, conditions, configs, ContextParallel())
         self.layout(world)
-        self._check_device(asked)
-        lines = check_package("xdit", XFUSER, asked)
-        if asked.device is not None:
+        self._check_device(conditions)
+        lines = check_package("xdit", XFUSER, conditions)
+        if conditions.device is not None:
             self._check_modules()
-        return Resolution(self, lines + self._remarks(facts))
+        return Resolution(self, lines + self._remarks(configs))
 
-    def _check_model(self, asked: Asked, facts: ModelFacts) -> Supported:
-        supported = MODELS.get(facts.pipeline_class)
+    def _check_model(self, conditions: Conditions, configs: ModelConfigs) -> Supported:
+        supported = MODELS.get(configs.pipeline_class)
         if supported is None:
             raise StrategyError(
                 f"strategy: xdit: xfuser {XFUSER.version} makes no images with "
-                f"{facts.pipeline_class}, only with {', '.join(MODELS)}; use {native(facts)} for "
-                f"{asked.model}"
+                f"{configs.pipeline_class}, only with {', '.join(MODELS)}; use {native(configs)} "
+                f"for {conditions.model}"
             )
-        name = facts.pipeline_class
+        name = configs.pipeline_class
         works = {
             degree: getattr(supported, degree) and (name, degree) not in FAILS
             for degree in self.degrees
         }
         takes = [f"{degree}_degree" for degree in works if works[degree]]
-        remedy = f"use {' or '.join([*takes, native(facts)])}"
+        remedy = f"use {' or '.join([*takes, native(configs)])}"
         for degree, count in self.degrees.items():
             if count == 1 or works[degree]:
                 continue
@@ -164,14 +168,14 @@ class XDit(StrategyBase):
             )
         return supported
 
-    def _check_stages(self, facts: ModelFacts) -> None:
-        """xfuser gives each stage the same number of blocks, rounded up, and the last the rest."""
-        config, stages = facts.config, self.pipefusion_degree
-        is_sd3 = facts.pipeline_class == "StableDiffusion3Pipeline"
+    def _check_stages(self, configs: ModelConfigs) -> None:
+        """xfuser gives each stage as many blocks, rounded up, and the last stage the rest."""
+        config, stages = configs.config, self.pipefusion_degree
+        is_sd3 = configs.pipeline_class == "StableDiffusion3Pipeline"
         if is_sd3 and stages > 1 and self.sequence_ranks == 1:
             raise StrategyError(
                 f"strategy: xdit: pipefusion_degree alone fails after the warm-up with "
-                f"{facts.pipeline_class} (xfuser {XFUSER.version} keeps its keys twice); add "
+                f"{configs.pipeline_class} (xfuser {XFUSER.version} keeps its keys twice); add "
                 f"ulysses_degree: 2, or use it alone"
             )
         blocks = sum(config.get(name) or 0 for name in ("num_layers", "num_single_layers"))
@@ -180,11 +184,11 @@ class XDit(StrategyBase):
         low = next(n for n in range(stages, 0, -1) if math.ceil(blocks / n) * (n - 1) < blocks)
         raise StrategyError(
             f"strategy: xdit: pipefusion_degree {stages} leaves no block for the last stage of the "
-            f"{blocks} blocks of {facts.denoiser_class}; use pipefusion_degree: {low}"
+            f"{blocks} blocks of {configs.denoiser_class}; use pipefusion_degree: {low}"
         )
 
-    def _check_device(self, asked: Asked) -> None:
-        if asked.device == "cpu":
+    def _check_device(self, conditions: Conditions) -> None:
+        if conditions.device == "cpu":
             raise StrategyError(
                 "strategy: xdit needs a GPU, and there is none; use context_parallel, which also "
                 "runs on CPUs, or data_parallel"
@@ -201,14 +205,14 @@ class XDit(StrategyBase):
                     f"{package}"
                 )
 
-    def _check_backend(self, asked: Asked) -> None:
+    def _check_backend(self, conditions: Conditions) -> None:
         backend = self.attention_backend
         if self.ring_degree > 1 and backend in NO_RING:
             raise StrategyError(
                 f"strategy: xdit: attention_backend {backend} does not work with ring_degree; use "
                 f"cudnn, sdpa_flash or flash_3, or ulysses_degree"
             )
-        if asked.dtype != "float32":
+        if conditions.dtype != "float32":
             return
         if backend is not None and backend not in FLOAT32:
             raise StrategyError(
@@ -221,32 +225,34 @@ class XDit(StrategyBase):
                 "dtype: bfloat16, or ulysses_degree"
             )
 
-    def _check_images(self, asked: Asked, facts: ModelFacts, supported: Supported) -> None:
-        """What depends on an image's parameters; images that share them are looked at once."""
+    def _check_images(
+        self, conditions: Conditions, configs: ModelConfigs, supported: Supported
+    ) -> None:
+        """Check what depends on parameters; images that share theirs are checked once."""
         is_wrapped = self._is_wrapped(supported)
-        has_rows = facts.denoiser == "transformer" and (is_wrapped or supported.is_told)
+        has_rows = configs.denoiser == "transformer" and (is_wrapped or supported.asks_size)
         seen: Any = None
-        for image in asked.images():
+        for image in conditions.images():
             if image.parameters is seen:
                 continue
-            seen, where = image.parameters, functools.partial(asked.where, image.prompt_index)
+            seen, where = image.parameters, functools.partial(conditions.where, image.prompt_index)
             if is_wrapped:
-                self._check_parameters(where, image.parameters, facts, supported)
+                self._check_parameters(where, image.parameters, configs, supported)
             if has_rows:
-                self._check_rows(where, image.parameters, facts)
+                self._check_rows(where, image.parameters, configs)
 
     def _check_parameters(
         self,
         where: Callable[[str], str],
         parameters: Mapping[str, Any],
-        facts: ModelFacts,
+        configs: ModelConfigs,
         supported: Supported,
     ) -> None:
         ignored = [name for name in supported.ignores if name in parameters]
         if ignored:
             raise StrategyError(
-                f"{where(ignored[0])}: {ignored[0]}: xfuser's {facts.pipeline_class} ignores it; "
-                f"leave it out, or use {native(facts)}"
+                f"{where(ignored[0])}: {ignored[0]}: xfuser's {configs.pipeline_class} ignores it; "
+                f"leave it out, or use {native(configs)}"
             )
         if parameters.get("eta") and self._splits:
             raise StrategyError(
@@ -261,22 +267,23 @@ class XDit(StrategyBase):
             )
 
     def _check_rows(
-        self, where: Callable[[str], str], parameters: Mapping[str, Any], facts: ModelFacts
+        self, where: Callable[[str], str], parameters: Mapping[str, Any], configs: ModelConfigs
     ) -> None:
-        """xfuser splits an image by rows of latents: over the ranks, and over PipeFusion's patches,
-        of which the last may be smaller."""
-        is_binned = facts.pipeline_class in BINNED and parameters.get(
+        """xfuser splits an image by rows of latents, over the ranks and over PipeFusion's patches.
+        The last patch may be smaller."""
+        is_binned = configs.pipeline_class in BINNED and parameters.get(
             "use_resolution_binning", True
         )
         if is_binned and self._splits:
             name = "use_resolution_binning"
             raise StrategyError(
-                f"{where(name)}: {facts.pipeline_class} chooses its size by itself, which may "
+                f"{where(name)}: {configs.pipeline_class} chooses another size, which may "
                 f"have rows that the ranks cannot share; use {name}: false"
             )
-        side = _row_height(facts)
-        unit = self.sequence_ranks * int(facts.config.get("patch_size") or 1)
-        default = (facts.config.get("sample_size") or DEFAULT_ROWS) * facts.vae_factor
+        # FLUX packs two rows of latents into one.
+        side = configs.vae_factor * (2 if configs.pipeline_class.startswith("Flux") else 1)
+        unit = self.sequence_ranks * int(configs.config.get("patch_size") or 1)
+        default = (configs.config.get("sample_size") or DEFAULT_ROWS) * configs.vae_factor
         height = int(parameters.get("height") or default)
         rows = height // side
         patch = math.ceil(math.ceil(rows / self.pipefusion_degree) / unit) * unit
@@ -297,7 +304,7 @@ class XDit(StrategyBase):
     def _is_wrapped(self, supported: Supported) -> bool:
         return self.pipefusion_degree > 1 or not supported.transformer
 
-    def _remarks(self, facts: ModelFacts) -> list[str]:
+    def _remarks(self, configs: ModelConfigs) -> list[str]:
         if self.pipefusion_degree > 1:
             return [
                 f"PipeFusion is approximate: after {self.warmup_steps} warm-up steps its images "
@@ -305,18 +312,18 @@ class XDit(StrategyBase):
             ]
         degrees = "+".join(name for name, degree in self.degrees.items() if degree > 1)
         backend = self.attention_backend or "of xfuser's choice"
-        return remarks(facts.denoiser_class, f"xdit {degrees}", backend)
+        return remarks(configs.denoiser_class, f"xdit {degrees}", backend)
 
     def load(self, source: Source, device: "torch.device", world: World) -> Any:
         if self.ranks == 1:
             return load_whole(source, device)
-        supported = MODELS[ModelFacts.read(source.folder).pipeline_class]
+        supported = MODELS[ModelConfigs.read(source.folder).pipeline_class]
         engine = self._engine(source, device, world)
         if self._is_wrapped(supported):
             from xfuser.model_executor.pipelines.register import xFuserPipelineWrapperRegister
 
             pipe = source.pipeline()
-            # On the CPU still: a stage keeps its own blocks alone.
+            # Wrapped while still on the CPU: a stage keeps only its own blocks.
             pipe = xFuserPipelineWrapperRegister.get_class(pipe)(pipe, engine).to(device)
         else:
             from xfuser.core.distributed import initialize_runtime_state
@@ -326,11 +333,11 @@ class XDit(StrategyBase):
             transformer = source.component("transformer", model_class=model_class)
             pipe = source.pipeline(transformer=transformer).to(device)
             initialize_runtime_state(pipe, engine)
-        is_told = supported.is_told and not self._is_wrapped(supported)
-        return Engine(pipe, self.warmup_steps, is_told=is_told)
+        asks_size = supported.asks_size and not self._is_wrapped(supported)
+        return XfuserPipeline(pipe, self.warmup_steps, asks_size=asks_size)
 
     def _engine(self, source: Source, device: "torch.device", world: World) -> Any:
-        """xfuser's configuration of this replica, whose process group is torch's default."""
+        """xfuser's configuration of this replica, whose process group is torch's default one."""
         import torch
         from xfuser import xFuserArgs
         from xfuser.core.distributed import init_distributed_environment
@@ -355,61 +362,19 @@ class XDit(StrategyBase):
             warmup_steps=self.warmup_steps,
             attention_backend=backend,
         ).create_config()
-        # PipeFusion's buffers have this dtype, float16 unless told otherwise.
+        # PipeFusion's buffers have this dtype; xfuser's default is float16.
         engine.runtime_config.dtype = source.dtype
         return engine
 
 
-def _check_scheduler(facts: ModelFacts) -> None:
-    """A wrapped pipeline steps each rank's part of the latents, each PipeFusion patch by itself."""
-    name, noisy = facts.index["scheduler"][1], SCHEDULERS.get(facts.index["scheduler"][1])
-    config = facts.scheduler_config
+def _check_scheduler(configs: ModelConfigs) -> None:
+    """A wrapped pipeline runs the scheduler on each rank's part of the latents, and on each
+    PipeFusion patch, separately."""
+    name, noisy = configs.index["scheduler"][1], SCHEDULERS.get(configs.index["scheduler"][1])
+    config = configs.scheduler_config
     if noisy is None or any(config.get(key) in values for key, values in noisy.items()):
         raise StrategyError(
-            f"strategy: xdit: xfuser steps the parts of an image apart, right only with "
-            f"{', '.join(SCHEDULERS)} that add no noise; {facts.pipeline_class} has {name}; use "
+            f"strategy: xdit: xfuser runs the scheduler on parts of an image, right only with "
+            f"{', '.join(SCHEDULERS)} that add no noise; {configs.pipeline_class} has {name}; use "
             f"cfg_degree or data_parallel"
         )
-
-
-def _row_height(facts: ModelFacts) -> int:
-    """Pixels a row of what xfuser splits: a latent, or FLUX's two, which it packs into one."""
-    vae = facts.config_of("vae")
-    blocks = vae.get("encoder_block_out_channels") or vae.get("block_out_channels") or [0] * 4
-    packs = facts.pipeline_class.startswith("Flux")
-    return int(2 ** (len(blocks) - 1)) * (2 if packs else 1)
-
-
-class Engine:
-    """xfuser's pipeline as the runner calls it. It takes no callback: PipeFusion calls it on one
-    stage only, so a stop waits for the end of the image."""
-
-    def __init__(self, pipe: Any, warmup_steps: int, *, is_told: bool) -> None:
-        self.pipe = pipe
-        self.warmup_steps = warmup_steps
-        self.is_told = is_told
-
-    @property
-    def components(self) -> Any:
-        return self.pipe.components
-
-    def set_progress_bar_config(self, **settings: Any) -> None:
-        self.pipe.set_progress_bar_config(**settings)
-
-    def __call__(self, prompt: Any, **parameters: Any) -> Any:
-        """The images (B, C, H, W); of a wrapped pipeline None on all ranks but the last."""
-        from xfuser.core.distributed import get_runtime_state
-
-        state = get_runtime_state()
-        # An image of few steps lowers it for all that follow.
-        state.runtime_config.warmup_steps = self.warmup_steps
-        # PipeFusion's buffers follow the size of an image, but not the length of its text.
-        state.ready = False
-        if self.is_told:
-            names = ("height", "width", "num_inference_steps")
-            state.set_input_parameters(
-                batch_size=1 if isinstance(prompt, str) else len(prompt),
-                max_condition_sequence_length=parameters.get("max_sequence_length", 512),
-                **{name: parameters[name] for name in names if name in parameters},
-            )
-        return self.pipe(prompt=prompt, **parameters)

@@ -1,4 +1,4 @@
-"""The Kubernetes files: valid to the letter, and their shell does what it says."""
+"""The Kubernetes files: they are valid, and their shell scripts work."""
 
 import json
 import os
@@ -100,11 +100,13 @@ def test_the_container_answers_with_the_state_of_the_folder(tmp_path: Path, name
             start_new_session=True,
         )
 
+    job.hold(20)
     with running(start()) as process:
-        job.wait_for_images(3, 120)
+        job.wait_for_images(3)
         process.send_signal(signal.SIGTERM)
         assert ended(process).code == 75
     assert job.partial_files() == []
+    job.release(20)
     with running(start()) as process:
         assert ended(process).code == 0
     assert len(job.images()) == 30

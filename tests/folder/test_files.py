@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from runner.errors import DiskError
-from runner.folder import files, names
-from runner.folder import png as images
+from runner.folder import files, names, png
 
 PIXELS = np.arange(16 * 24 * 3, dtype=np.uint8).reshape(16, 24, 3)
 
@@ -56,7 +55,7 @@ def test_a_broken_disk_leaves_no_partial_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_left_over_tells_its_launch(tmp_path: Path) -> None:
+def test_the_name_of_a_temporary_file_has_its_launch(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def chunks() -> object:
@@ -64,9 +63,9 @@ def test_a_left_over_tells_its_launch(tmp_path: Path) -> None:
         yield b"x"
 
     files.create(tmp_path / "000001.png", chunks(), "5f3a90c2")  # type: ignore[arg-type]
-    assert [files.launch_of(name) for name in seen] == ["5f3a90c2"]
+    assert [files.temporary_launch(name) for name in seen] == ["5f3a90c2"]
     for name in ("000001.png", ".hidden", "a.part", ".x.part", "summary.json"):
-        assert files.launch_of(name) is None
+        assert files.temporary_launch(name) is None
 
 
 def test_names_are_a_function_of_the_index() -> None:
@@ -80,21 +79,21 @@ def test_png_keeps_pixels_and_text(tmp_path: Path) -> None:
     text = {"prompt": "a\tb\nc 🦊 é", "parameters": {"height": 16}, "fingerprint": "f" * 32}
     for level in (0, 1, 9):
         path = tmp_path / f"{level}.png"
-        data = images.encode(PIXELS, text, level)
-        done = images.commit(path, data, "launch")
+        data = png.encode(PIXELS, text, level)
+        done = png.commit(path, data, "launch")
         assert done == (len(data), zlib.crc32(data))
         with Image.open(path) as image:
             assert np.array_equal(np.asarray(image), PIXELS)
         crc = f"{zlib.crc32(PIXELS.tobytes()):08x}"
         wanted = {**text, "parameters": '{"height": 16}', "pixels": crc}
-        assert images.read_text(path) == wanted
-        assert images.read_text(path, whole=True) == wanted
-    assert images.commit(path, data, "launch") is None
+        assert png.read_text(path) == wanted
+        assert png.read_text(path, whole=True) == wanted
+    assert png.commit(path, data, "launch") is None
 
 
 def test_a_cut_or_empty_image_is_no_image(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
-    data = images.encode(PIXELS, {"fingerprint": "f"}, 1)
+    data = png.encode(PIXELS, {"fingerprint": "f"}, 1)
     for cut in (0, 8, len(data) // 2, len(data) - 20):
         path.write_bytes(data[:cut])
-        assert images.read_text(path, whole=True) is None
+        assert png.read_text(path, whole=True) is None

@@ -13,16 +13,18 @@ from pathlib import Path
 import pytest
 from support.jobs import print_of
 
-from runner.folder import journal as journal_module
-from runner.folder.journal import Journal, merge, pack
-from runner.folder.merged_record import Record, Work
+from runner.folder import pack as pack_module
+from runner.folder.journal import Journal, merge
+from runner.folder.merged_record import MergedRecord, ReplicaTimes
+from runner.folder.pack import pack
 from runner.folder.paths import OutputFolder
+from runner.folder.scan import scan
 from runner.manifest.schema import OutputSpec
 
 IMAGES = 20
 
 
-def test_the_later_launch_holds_and_done_holds_within_one(tmp_path: Path) -> None:
+def test_later_generations_win_and_done_beats_failed_within_one(tmp_path: Path) -> None:
     first = Journal(tmp_path, 1, 0, "aaaa")
     first.done(0, print_of(0), 10, 1, {"seconds": 1.25, "width": 3})
     first.failed(1, print_of(1), "error", "bad", "trace")
@@ -79,7 +81,7 @@ def test_files_with_other_names_are_no_journals(tmp_path: Path) -> None:
     assert list(merge(tmp_path, IMAGES).journals) == [journal.path.name]
 
 
-def test_images_beyond_the_plan_are_none_of_the_record(tmp_path: Path) -> None:
+def test_images_beyond_the_plan_are_left_out(tmp_path: Path) -> None:
     journal = Journal(tmp_path, 1, 0, "aaaa")
     for index in (-1, 0, IMAGES, 10**15):
         journal.done(index, print_of(0), 10, 0, {})
@@ -124,14 +126,14 @@ def test_each_launch_has_its_own_account(tmp_path: Path) -> None:
     for generation, launch in ((1, "aaaa"), (2, "bbbb"), (2, "cccc")):  # two are sibling shards
         journal = Journal(tmp_path, generation, 0, launch)
         journal.error(f"broke {launch}", "trace")
-        journal.worked(Work(0, 3, 1.5, generation))
+        journal.worked(ReplicaTimes(0, 3, 1.5, generation))
         journal.close()
     gave_up = Journal(tmp_path, 2, 1, "cccc")
     gave_up.gave_up("no memory")
     record = merge(tmp_path, IMAGES)
     account = record.account("bbbb")
     assert (account.errors, account.gave_up) == (["broke bbbb"], False)
-    assert account.work == [(0, 3, 1.5, 2.0)]
+    assert account.times == [ReplicaTimes(0, 3, 1.5, 2.0)]
     assert record.account("cccc").errors == ["broke cccc", "no memory"]
     assert record.account("cccc").gave_up
 
@@ -150,7 +152,7 @@ def fill(folder: Path, launches: int = 119) -> None:
                 journal.close()
 
 
-def said(record: Record) -> object:
+def said(record: MergedRecord) -> object:
     """All that counts of a record."""
     done = {index: done._replace(journal="") for index, done in record.done.items()}
     return done, record.failed, record.generation, record.unclean
@@ -158,7 +160,7 @@ def said(record: Record) -> object:
 
 @pytest.fixture
 def packs_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "MANY_JOURNALS", 50)
+    monkeypatch.setattr(pack_module, "MANY_JOURNALS", 50)
 
 
 def test_packed_journals_say_the_same(tmp_path: Path, packs_early: None) -> None:
@@ -212,7 +214,7 @@ def test_a_kill_while_packing_loses_nothing(tmp_path: Path, packs_early: None) -
         _, status = os.waitpid(child, 0)
         assert said(merge(folder.journals, IMAGES)) == whole
         parts = [path for path in folder.journals.iterdir() if path.suffix == ".part"]
-        assert folder.scan(IMAGES).temporaries == [(path, "0000beef") for path in parts]
+        assert scan(folder, IMAGES).temporaries == [(path, "0000beef") for path in parts]
         left_a_part |= bool(parts)
         if status == 0:
             break

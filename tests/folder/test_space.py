@@ -13,7 +13,7 @@ from support import SUPPORT
 from support.jobs import Ended, Job, ended, print_of, running, wait_for
 
 from runner.errors import DiskError
-from runner.folder import space as disk
+from runner.folder import space
 from runner.folder.journal import Journal, merge
 from runner.folder.paths import OutputFolder
 from runner.manifest.schema import OutputSpec
@@ -95,12 +95,12 @@ def test_a_disk_that_is_read_only(tmp_path: Path, small_disk: Path) -> None:
 @needs_root
 def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
     """As on a quota or a lost permission: no image of it counts as failed."""
-    job = Job(tmp_path, 60)
+    job = Job(tmp_path, 300)
     with running(job.start(hooks={"seconds": 0.2})) as process:
         job.wait_for_images(3)
         subprocess.run(["chattr", "+i", job.output], check=True)
         try:
-            end = ended(process, 30)
+            end = ended(process)
         finally:
             subprocess.run(["chattr", "-i", job.output], check=True)
     assert end.code == 1
@@ -120,15 +120,15 @@ def test_a_disk_without_room_for_one_image_is_refused(
     loaded = load(job.manifest)
     plan = Plan(loaded.manifest, loaded.prompts, loaded.root)
     folder = OutputFolder(tmp_path, OutputSpec())
-    disk.check(folder)
-    assert disk.notice(folder, plan, 3) is None
-    assert "images may take" in str(disk.notice(folder, plan, 10**9))
-    monkeypatch.setattr(disk, "_free", lambda folder: (1000, 100))
+    space.check(folder)
+    assert space.notice(folder, plan, 3) is None
+    assert "images may take" in str(space.notice(folder, plan, 10**9))
+    monkeypatch.setattr(space, "_free", lambda folder: (1000, 100))
     with pytest.raises(DiskError, match=r"No space left on device \(1000 bytes, 100 files\)"):
-        disk.check(folder)
-    monkeypatch.setattr(disk, "_free", lambda folder: (10**12, 0))
+        space.check(folder)
+    monkeypatch.setattr(space, "_free", lambda folder: (10**12, 0))
     with pytest.raises(DiskError, match="0 files"):
-        disk.check(folder)
+        space.check(folder)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
@@ -239,9 +239,9 @@ class TestRealDisks:
         program = SUPPORT / "failing_disk.py"
         command = [sys.executable, program, under, disk_, mark, at]
         with running(subprocess.Popen(command, text=True)):
-            wait_for(disk_.is_mount, 20)
+            wait_for(disk_.is_mount)
             try:
-                job = Job(tmp_path, 20, output=disk_ / "out")
+                job = Job(tmp_path, 300, output=disk_ / "out")
                 with running(job.start(hooks={"seconds": 0.2})) as process:
                     job.wait_for_images(4)
                     mark.write_text(str(number))

@@ -18,11 +18,11 @@ from runner.units import duration
 def rate_of(first: int, *seen: tuple[int, float]) -> float:
     rate = _Rate(first)
     for finished, now in seen:
-        rate.see(finished, now)
+        rate.update(finished, now)
     return rate.per_second
 
 
-def test_a_rate_knows_nothing_of_the_start_up() -> None:
+def test_the_rate_does_not_count_the_start_up() -> None:
     assert rate_of(1, (0, 0), (0, 60)) == 0
     assert rate_of(1, (0, 0), (1, 60)) == 0
     assert rate_of(1, (0, 0), (1, 60), (3, 61), (3, 63)) == 2  # no slower while none comes
@@ -48,7 +48,7 @@ def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-def test_a_line_tells_the_rate_and_the_time_left() -> None:
+def test_a_line_shows_the_rate_and_the_time_left() -> None:
     assert _line(29, 64, 0.0) == "29 of 64 images"
     assert _line(29, 64, 2.4) == "29 of 64 images, 2.4 images/s, about 15 s left"
     assert _line(29, 64, 0.00307) == "29 of 64 images, 0.0031 images/s, about 3 h 10 min left"

@@ -1,4 +1,4 @@
-"""Who does which batch: exact, without padding, each once."""
+"""Which replica makes which batch: exact, without padding, each once."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

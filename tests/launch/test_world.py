@@ -23,7 +23,7 @@ def test_torchrun_and_plain_python() -> None:
     assert world_from({}) == World()
 
 
-def test_variables_that_lack_or_make_no_sense() -> None:
+def test_missing_and_wrong_variables() -> None:
     with pytest.raises(LaunchError, match="LOCAL_RANK, MASTER_ADDR, MASTER_PORT: not set"):
         world_from({"RANK": "0", "WORLD_SIZE": "2"})
     with pytest.raises(LaunchError, match="RANK=x: not a whole number"):
@@ -41,7 +41,7 @@ def test_slurm_tasks_without_torchrun_are_refused() -> None:
 
 
 class Accelerators:
-    """`torch.accelerator` of a node with so many devices, and what was asked of it."""
+    """`torch.accelerator` of a node with so many devices; records which one was made current."""
 
     def __init__(self, count: int) -> None:
         self.count = count

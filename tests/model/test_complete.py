@@ -15,8 +15,8 @@ from runner.errors import ModelError
 from runner.model import files as model
 from runner.model import json_file
 from runner.model.complete import without_variant
-from runner.model.configs import ModelFacts
-from runner.model.source import needed_packages, required_components
+from runner.model.configs import ModelConfigs
+from runner.model.requirements import needed_packages, required_components
 from runner.model.spec import ModelSpec
 
 Change = Callable[[Path], Any]
@@ -115,7 +115,7 @@ def test_a_pipe_in_place_of_a_config(copy: Path) -> None:
     (copy / "vae" / "config.json").unlink()
     os.mkfifo(copy / "vae" / "config.json")
     with pytest.raises(ModelError, match=r"config.json: is not a plain file"):
-        ModelFacts.read(copy)
+        ModelConfigs.read(copy)
     assert "vae lacks config.json" in refusal(copy)
 
 

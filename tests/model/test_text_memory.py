@@ -142,3 +142,19 @@ def test_other_arguments_are_other_results_and_odd_ones_pass(pipe: Any) -> None:
     assert torch.equal(hidden.last_hidden_state, plain.last_hidden_state)
     embedded = encoder(inputs_embeds=encoder.get_input_embeddings()(tokens))
     assert torch.allclose(embedded.last_hidden_state, plain.last_hidden_state, atol=1e-6)
+
+
+def test_a_tensor_whose_rows_lie_elsewhere_is_not_cut() -> None:
+    """Krea 2's positions are (3, B, L): three kinds of them, whatever B is."""
+    seen: list[tuple[int, ...]] = []
+
+    class Encoder(torch.nn.Module):
+        def forward(self, input_ids: torch.Tensor, position_ids: Any = None) -> torch.Tensor:
+            seen.append(tuple(input_ids.shape))
+            return input_ids + position_ids.sum(0)
+
+    encoder = Encoder()
+    encoders.TextMemory().watch("text_encoder", encoder)
+    tokens, positions = torch.arange(12).reshape(3, 4), torch.arange(36).reshape(3, 3, 4)
+    assert torch.equal(encoder(tokens, position_ids=positions), tokens + positions.sum(0))
+    assert seen == [(3, 4)]

@@ -32,7 +32,16 @@ def test_another_rank_must_have_the_same_weights(
     plan = Plan(whole, loaded.prompts, loaded.root)
     prints = Fingerprints(whole, model.identity(whole.model))
     assignment = Assignment(
-        "a", 1, time.monotonic(), resolved, whole, plan, prints, array("Q", [0]), {}
+        launch="a",
+        generation=1,
+        begun=time.monotonic(),
+        resolved=resolved,
+        manifest=whole,
+        plan=plan,
+        fingerprints=prints,
+        pending=array("Q", [0]),
+        compares_first=False,
+        deaths={},
     )
     store = LocalStore()
     rank: Any = SimpleNamespace(

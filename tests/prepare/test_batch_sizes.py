@@ -177,7 +177,7 @@ def test_a_trial_ends_at_the_next_step_after_a_stop(flux: Path, plan: Make) -> N
 
     def stopped(hidden_states: torch.Tensor, **values: Any) -> Any:
         steps.append(len(hidden_states))
-        stop.request("TERM")
+        stop.request()
         return real(hidden_states, **values)
 
     pipe.transformer.forward = stopped

@@ -1,10 +1,12 @@
 """Too little memory, values that are not finite, black and flagged images."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import diffusers
+import numpy as np
 import pytest
 import torch
 from support.jobs import Job
@@ -109,6 +111,30 @@ def test_the_manifest_may_allow_tiling(pipe: Any) -> None:
     assert tried == [False, False, True]
 
 
+# Case 9.
+def test_tiling_is_for_the_image_that_needs_it(pipe: Any) -> None:
+    sizes = [{**PARAMETERS, "height": side, "width": side} for side in (32, 96, 32, 96)]
+    asked = [Task(i, i, "a cat", i, size) for i, size in enumerate(sizes)]
+    plain = [image for task in asked for image in pipeline(pipe).render([task]).results]
+    decode = pipe.vae.decode
+
+    def decoding(latents: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if latents.shape[-1] > 4 and not pipe.vae.use_tiling:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return decode(latents, *args, **kwargs)
+
+    pipe.vae.decode = decoding
+    renderer = pipeline(pipe, on_out_of_memory="tile")
+    made = [image for task in asked for image in renderer.render([task]).results]
+    for result, before in zip(made, plain, strict=True):
+        assert isinstance(result, Image)
+        assert isinstance(before, Image)
+        is_large = result.made["height"] == 96
+        assert result.made["degraded"] == ["vae tiling"] * is_large
+        assert is_large or np.array_equal(result.pixels, before.pixels)
+    assert (pipe.vae.use_tiling, pipe.vae.use_slicing) == (False, False)
+
+
 def test_offload_is_refused_to_a_cpu_and_goes_to_the_ranks_own_device(pipe: Any) -> None:
     from runner.render.memory import Ladder
 
@@ -120,8 +146,17 @@ def test_offload_is_refused_to_a_cpu_and_goes_to_the_ranks_own_device(pipe: Any)
     pipe.enable_model_cpu_offload = lambda device: asked.append(device)
     ladder = Ladder(pipe, torch.device("cuda", 1), "offload")
     assert ladder.step()
-    assert ladder.step()
     assert asked == [torch.device("cuda", 1)]
+    assert ladder.taken == ["model offload"]
+    assert ladder.step()
+    assert not ladder.step()
+    assert ladder.taken == ["model offload", "vae tiling"]
+    ladder.end_image()
+    assert ladder.taken == ["model offload"]
+    assert not pipe.vae.use_tiling
+    assert ladder.step()
+    assert ladder.taken == ["model offload", "vae tiling"]
+    assert len(asked) == 1
 
 
 # Case 32.
@@ -161,6 +196,7 @@ def test_flagged_images(pipe: Any, found: str) -> None:
     call = type(pipe).__call__
 
     class Checked(type(pipe)):  # type: ignore[misc]
+        @functools.wraps(call)
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             output = call(self, *args, **kwargs)
             if found == "black":

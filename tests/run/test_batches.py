@@ -56,7 +56,7 @@ def test_found_once_recorded_and_used_again(bench: Bench, monkeypatch: pytest.Mo
     assert (recorded.batch_size, recorded.batch_sizes) == ("auto", {"default": 3})
     assert summary(bench.output)["launch"]["batch_sizes"] == {"default": 3}
     bench.run()
-    bench.run(shard=(1, 2))
+    bench.run(part=(1, 2))
     assert asked == [7]
     sizes = [line["batch_size"] for line in lines(bench.output / "metadata.jsonl")]
     assert sizes == [3, 3, 3, 3, 3, 3, 1]
@@ -68,7 +68,7 @@ def test_a_part_of_the_plan_is_cut_from_the_batches_found(
     monkeypatch.setattr(probe, "probe", lambda *_, **__: {"default": 2})
     bench.values["batch_size"] = "auto"
     bench.values["prompts"] = [f"cat {number}" for number in range(6)]
-    bench.run(shard=(2, 2))
+    bench.run(part=(2, 2))
     assert [path.stem for path in sorted(bench.output.glob("*.png"))] == ["000002", "000003"]
 
 
@@ -77,10 +77,10 @@ def test_a_part_that_is_done_in_single_images_waits_for_the_batches_found(
 ) -> None:
     monkeypatch.setattr(probe, "probe", lambda *_, **__: {"default": 2})
     bench.values["prompts"] = [f"cat {number}" for number in range(6)]
-    bench.run(shard=(2, 2))  # 1, 3, 5
+    bench.run(part=(2, 2))  # 1, 3, 5
     bench.values["batch_size"] = "auto"
-    bench.run(shard=(2, 2))  # 2 and 3 are its batch now
-    assert bench.run(shard=(1, 2)) is ExitCode.COMPLETE
+    bench.run(part=(2, 2))  # 2 and 3 are its batch now
+    assert bench.run(part=(1, 2)) is ExitCode.COMPLETE
     assert len(pixels(bench.output)) == 6
     assert summary(bench.output)["outcome"] == "complete"
 
@@ -90,4 +90,4 @@ def test_a_complete_folder_needs_no_batches(bench: Bench, monkeypatch: pytest.Mo
     bench.run()
     bench.values["batch_size"] = "auto"
     assert bench.run() is ExitCode.COMPLETE
-    assert bench.run(shard=(2, 2)) is ExitCode.COMPLETE
+    assert bench.run(part=(2, 2)) is ExitCode.COMPLETE

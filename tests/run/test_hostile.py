@@ -15,8 +15,9 @@ from runner.cli import main
 from runner.errors import FolderError
 from runner.folder import png as images
 from runner.folder.journal import merge
-from runner.folder.lock import live_launches, live_shards
+from runner.folder.owners import live_launches, live_parts
 from runner.folder.paths import OutputFolder
+from runner.folder.scan import scan
 from runner.manifest.schema import OutputSpec
 from runner.say import printable
 
@@ -123,7 +124,7 @@ def test_own_files_that_are_no_files(
     folder = OutputFolder(tmp_path, OutputSpec())
     folder.locks.mkdir(parents=True)
     make(folder.own / name)
-    with pytest.raises(FolderError, match=f"{name}: (is no file|a link)"):
+    with pytest.raises(FolderError, match=f"{name}: (is not a file|a link)"):
         folder.check()
 
 
@@ -149,7 +150,8 @@ def test_the_stop_file_is_no_way_out(tmp_path: Path) -> None:
     assert not (tmp_path / "outside").exists()
 
 
-def test_hostile_journals_and_locks(tmp_path: Path) -> None:
+def test_hostile_journals_and_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.folder.owners.GLANCE_S", 0.5)
     folder = OutputFolder(tmp_path, OutputSpec())
     folder.journals.mkdir(parents=True)
     lines = [
@@ -174,7 +176,7 @@ def test_hostile_journals_and_locks(tmp_path: Path) -> None:
         (folder.locks / f"{name}.json").write_text(text)
         os.utime(folder.locks / f"{name}.json", (0, 0))
     assert live_launches(folder) == set()
-    assert live_shards(folder) == []
+    assert live_parts(folder) == []
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_hidden_names_that_are_nearly_ours(tmp_path: Path) -> None:
     (tmp_path / f".000001.png.{part}").mkdir()
     (tmp_path / f".000005.png.{part}").symlink_to(tmp_path)
     (tmp_path / f".000006.png.{part}").touch()
-    found = {path.name: launch for path, launch in folder.scan(9).temporaries}
+    found = {path.name: launch for path, launch in scan(folder, 9).temporaries}
     assert found == {".000002.png.claim": "0a0b0c0d", f".000006.png.{part}": "5f3a90c2"}
 
 

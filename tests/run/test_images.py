@@ -3,6 +3,7 @@
 import gc
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from runner.folder import png
 from runner.launch.stop import Stop
 from runner.launch.world import World
 from runner.manifest.load import load
+from runner.model.signature import as_call_values
+from runner.plan import Task
 from runner.render import load as load_module
 from runner.render.load import load as load_pipeline
 from runner.render.pipeline import Pipeline
@@ -171,3 +174,25 @@ def test_the_next_batch_does_not_wait_for_the_writer(
     monkeypatch.setattr(png, "encode", patient)
     bench.values["prompts"] = PROMPTS[:2]
     assert bench.run() is ExitCode.COMPLETE
+
+
+def test_null_and_tuples_reach_the_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+    images = Pipeline.images
+
+    def noted(self: Pipeline, tasks: Sequence[Task]) -> Any:
+        seen.append(self._arguments(tasks))
+        return images(self, tasks)
+
+    monkeypatch.setattr(Pipeline, "images", noted)
+    bench.values |= {"batch_size": 2, "prompts": ["a cat", "a dog"]}
+    bench.values["parameters"] |= {"sigmas": None, "negative_prompt": None}
+    assert bench.run() == ExitCode.COMPLETE
+    assert (seen[0]["sigmas"], seen[0]["negative_prompt"]) == (None, None)
+    (first, _) = (bench.output / "metadata.jsonl").read_text().splitlines()
+    assert json.loads(first)["parameters"]["sigmas"] is None
+    assert as_call_values({"original_size": [64, 32], "sigmas": [1.0], "eta": 0}) == {
+        "original_size": (64, 32),
+        "sigmas": [1.0],
+        "eta": 0,
+    }

@@ -4,15 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from support import SUPPORT
-from support.launch import FAST, command_line, free_port, launch, lines, pixels, stamps, summary
+from support.jobs import ended, running, wait_for
+from support.launch import FAST, command_line, free_ports, launch, lines, pixels, stamps, summary
 from support.launches import Launcher
 
 PROMPTS: list[Any] = [
@@ -50,7 +50,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory, ranks: Launcher) -> Launc
     accelerate = (
         *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2"),
         *("--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no"),
-        f"--main_process_port={free_port()}",
+        f"--main_process_port={free_ports(1)[0]}",
     )
     ways: dict[str, dict[str, Any]] = {
         "plain": {},
@@ -110,22 +110,15 @@ def test_one_voice(launched: Launched) -> None:
 # Cases 10, 12: fewer prompts than ranks; then nothing at all to do.
 def test_one_prompt_on_four_ranks_and_again(tmp_path: Path) -> None:
     manifest, output = job(tmp_path, prompts=["a red circle"]), tmp_path / "out"
-    first = launch([manifest, "--output", output], nproc=4, timeout_s=120)
+    first = launch([manifest, "--output", output], nproc=4)
     assert first.returncode == 0, first.stderr
     assert len(pixels(output)) == 1
     journals = list((output / ".runner" / "journal").iterdir())
     assert len(journals) == 1  # the others had nothing to write, and loaded no model
     before = stamps(output)
-    again = launch([manifest, "--output", output], nproc=3, timeout_s=60)
+    again = launch([manifest, "--output", output], nproc=3)
     assert again.returncode == 0, again.stderr
     assert stamps(output) == before
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 120) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
 
 
 def workers_of(process: subprocess.Popen[Any]) -> list[int]:
@@ -138,9 +131,10 @@ def images_in(output: Path) -> int:
     return len(list(output.glob("*.png")))
 
 
-def start(arguments: list[Any], nproc: int) -> subprocess.Popen[str]:
+def start(arguments: list[Any], program: Sequence[str] = ("-m", "runner")) -> Any:
+    """On two ranks."""
     return subprocess.Popen(
-        command_line(arguments, nproc=nproc),
+        command_line(arguments, nproc=2, program=program),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -150,19 +144,20 @@ def start(arguments: list[Any], nproc: int) -> subprocess.Popen[str]:
 # Cases 26, 36, invariant 1: kill -9 of a rank, then the same command with other numbers of ranks.
 def test_killed_ranks_lose_nothing(tmp_path: Path, flux: Path) -> None:
     values = {"model": str(flux), "parameters": FAST, "prompts": [f"a cat {i}" for i in range(60)]}
-    manifest, output = job(tmp_path, **values), tmp_path / "out"
+    manifest, output = job(tmp_path, **values, stop_grace_s=2), tmp_path / "out"
     reference = launch([manifest, "--output", tmp_path / "reference"])
     assert reference.returncode == 0, reference.stderr
     wanted = pixels(tmp_path / "reference")
     kept: dict[str, tuple[int, int]] = {}
-    for victim, images, nproc in ((1, 3, 2), (0, 25, 2)):
-        running = start([manifest, "--output", output], nproc)
-        wait_for(lambda images=images: images_in(output) >= images)  # type: ignore[misc]
-        os.kill(workers_of(running)[victim], signal.SIGKILL)
-        begun = time.monotonic()
-        running.communicate(timeout=60)
-        assert time.monotonic() - begun < 40
-        assert running.returncode != 0
+    for victim, images in ((1, 3), (0, 25)):
+        held = (str(SUPPORT / "held.py"), str(images), str(output))
+        process = start([manifest, "--output", output], held)
+        with running(process):
+            wait_for(lambda images=images: images_in(output) >= images)  # type: ignore[misc]
+            os.kill(workers_of(process)[victim], signal.SIGKILL)
+            end = ended(process)
+        assert not end.was_forced
+        assert end.code != 0
         found = pixels(output)
         assert all(found[name] == wanted[name] for name in found)
         assert {name: stamps(output)[name] for name in kept} == kept
@@ -186,15 +181,14 @@ def test_term_ends_in_seconds_with_whole_images(tmp_path: Path, flux: Path) -> N
         "prompts": [f"a dog {i}" for i in range(2000)],
     }
     manifest, output = job(tmp_path, **values), tmp_path / "out"
-    running = start([manifest, "--output", output], 2)
-    wait_for(lambda: images_in(output) >= 5)
-    busy = launch([manifest, "--output", output])
-    assert (busy.returncode, "another job works on this folder" in busy.stderr) == (2, True)
-    running.terminate()
-    begun = time.monotonic()
-    running.communicate(timeout=60)
-    assert time.monotonic() - begun < 25  # its own SIGKILL would come after 30 s
-    assert running.returncode != 0
+    with running(start([manifest, "--output", output])) as process:
+        wait_for(lambda: images_in(output) >= 5)
+        busy = launch([manifest, "--output", output])
+        assert (busy.returncode, "another job works on this folder" in busy.stderr) == (2, True)
+        process.terminate()
+        end = ended(process)
+    assert not end.was_forced
+    assert end.code != 0
     assert summary(output)["outcome"] == "interrupted"
     made = pixels(output)  # every one opens
     assert 5 <= len(made) < 2000

@@ -42,11 +42,11 @@ def test_limit_and_shard_make_their_part(bench: Bench) -> None:
     assert bench.status(limit=2)["exit_code"] == 0
     assert bench.status(limit=3)["exit_code"] == bench.status()["exit_code"] == 75
     assert "; 3 missing; 1 left of the 3 asked for; run" in bench.status(limit=3)["sentence"]
-    assert "; 3 missing; 1 left of the 2 asked for; run" in bench.status(shard=(2, 2))["sentence"]
+    assert "; 3 missing; 1 left of the 2 asked for; run" in bench.status(part=(2, 2))["sentence"]
     assert not any("asked for" in bench.status(limit=n)["sentence"] for n in (2, None))
-    assert bench.run(shard=(2, 2)) is ExitCode.COMPLETE
+    assert bench.run(part=(2, 2)) is ExitCode.COMPLETE
     assert sorted(pixels(bench.output)) == ["000000.png", "000001.png", "000003.png"]
-    assert bench.run(shard=(1, 2)) is ExitCode.COMPLETE
+    assert bench.run(part=(1, 2)) is ExitCode.COMPLETE
     assert summary(bench.output)["outcome"] == "complete"
 
 
@@ -57,7 +57,7 @@ def test_shards_that_end_together_leave_the_report_of_both(
     module = sys.modules["runner.report"]
     monkeypatch.setattr(load_module, "load", lambda *_, stop, **__: FakePipeline(stop))
     merge, waits = module.merge, threading.Event()
-    other = threading.Thread(target=lambda: bench.run(shard=(2, 2)))
+    other = threading.Thread(target=lambda: bench.run(part=(2, 2)))
 
     def meanwhile(*given: Any) -> Any:
         record = merge(*given)
@@ -73,7 +73,7 @@ def test_shards_that_end_together_leave_the_report_of_both(
 
     monkeypatch.setattr(module, "merge", meanwhile)
     monkeypatch.setattr(module, "guard", watched, raising=False)
-    bench.run(shard=(1, 2))
+    bench.run(part=(1, 2))
     other.join(60)
     assert summary(bench.output)["outcome"] == "complete"
     assert [line["index"] for line in lines(bench.output / "metadata.jsonl")] == list(range(5))

@@ -39,3 +39,13 @@ def test_remarks_are_printed_by_validate_plan_and_run(
         assert main([command, str(job)]) == 0
         output = capfd.readouterr()
         assert remark in output.out + output.err, command
+
+
+def test_a_parameter_without_effect_is_remarked_once(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.values["parameters"] |= {"negative_prompt": "fog"}
+    (remark,) = bench.plan()["remarks"]
+    assert "negative_prompt has no effect: FluxPipeline uses it with a true_cfg_scale" in remark
+    bench.run(limit=1)
+    assert capsys.readouterr().err.count("negative_prompt has no effect") == 1

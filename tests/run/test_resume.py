@@ -111,8 +111,8 @@ def test_a_drawn_seed_is_kept(bench: Bench) -> None:
 def test_a_lost_image_is_not_complete(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     real = png.commit
 
-    def forget(path: Path, data: bytes, launch: str) -> Any:
-        done = real(path, data, launch)
+    def forget(path: Path, *given: Any) -> Any:
+        done = real(path, *given)
         if path.name == "000003.png":
             path.unlink()
         return done

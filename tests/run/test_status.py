@@ -107,11 +107,11 @@ def test_status_and_a_run_agree_while_a_sibling_shard_writes(
 
     def sibling() -> None:
         wait_for(lambda: bench.status()["done"] == 1)
-        assert bench.run(shard=(2, 2)) is ExitCode.COMPLETE
-        told.extend([summary(bench.output), bench.status(shard=(2, 2)), bench.status()])
+        assert bench.run(part=(2, 2)) is ExitCode.COMPLETE
+        told.extend([summary(bench.output), bench.status(part=(2, 2)), bench.status()])
 
     at_image(2, sibling)
-    assert bench.run(shard=(1, 2)) is ExitCode.COMPLETE
+    assert bench.run(part=(1, 2)) is ExitCode.COMPLETE
     assert [(one["done"], one["missing"]) for one in told] == [(3, 2)] * 3
     assert [one["made"] for one in told[:2]] == [2, 2]
     assert [one["exit_code"] for one in told] == [0, 0, 75]

@@ -53,8 +53,8 @@ def test_names_of_ours_that_are_something_else(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Path], None]
 ) -> None:
     """A folder or a pipe instead of a file, a file instead of a folder: one line, and no hang."""
-    monkeypatch.setattr("runner.folder.lock.DEAD_AFTER_S", 0.5)
-    monkeypatch.setattr("runner.folder.lock.is_alive.__defaults__", (0.5,))
+    monkeypatch.setattr("runner.folder.owners.DEAD_AFTER_S", 0.5)
+    monkeypatch.setattr("runner.folder.owners.GLANCE_S", 0.5)
     bench.values["output"] = {"images_per_folder": 2}
     path = bench.output / name
     path.parent.mkdir(parents=True, exist_ok=True)

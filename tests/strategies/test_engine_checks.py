@@ -15,8 +15,8 @@ from runner.cli import main
 from runner.errors import StrategyError
 from runner.launch.layout import Layout
 from runner.launch.world import World
-from runner.strategies import Asked, ParaAttention, XDit
-from runner.strategies.xdit_models import MODELS
+from runner.strategies import Conditions, ParaAttention, XDit
+from runner.strategies.engines.xdit_models import MODELS
 
 SMALL = {"height": 64, "width": 64, "max_sequence_length": 16, "num_inference_steps": 2}
 EVEN = "a red fox in the snow"  # with Qwen-Image's template 16 tokens
@@ -79,7 +79,7 @@ REFUSED = [
     ("flux", {"kind": "para_attn", "first_block_cache": 0.1}, 1, {}, "leave it out"),
     ("flux", {"kind": "para_attn", "parallel_vae": True}, 1, {}, "another image"),
     ("flux", {"kind": "xdit", "cfg_degree": 3}, 3, {}, "cfg_degree"),
-    ("flux", {"kind": "xdit", "use_teacache": True}, 1, {}, "no fingerprint would tell"),
+    ("flux", {"kind": "xdit", "use_teacache": True}, 1, {}, "with the same fingerprint"),
     ("flux", {"kind": "xdit", "use_cfg_parallel": True}, 1, {}, "use cfg_degree: 2"),
 ]
 
@@ -113,7 +113,9 @@ def test_other_models_are_refused_with_those_that_work(models, plan_words, tmp_p
         assert "use data_parallel" in said  # diffusers has no plan for it
 
 
-def of_configs(folder: Path, pipeline: str, scheduler: dict[str, Any], **parameters: Any) -> Asked:
+def of_configs(
+    folder: Path, pipeline: str, scheduler: dict[str, Any], **parameters: Any
+) -> Conditions:
     """One image of a model that is known by its configs alone."""
     files = {
         "model_index.json": {
@@ -132,7 +134,7 @@ def of_configs(folder: Path, pipeline: str, scheduler: dict[str, Any], **paramet
     image = SimpleNamespace(
         prompt_index=0, prompt="x", parameters={"height": 1024, "width": 1024, **parameters}
     )
-    return Asked(
+    return Conditions(
         model="m", folder=folder, dtype="bfloat16", batch_size=1, images=lambda: [image],
         device=None, component_bytes=dict, machine=lambda: None,
     )  # fmt: skip
@@ -168,9 +170,9 @@ OFFERED_BUT_WRONG = [
 def test_what_xfuser_offers_and_gets_wrong(
     tmp_path, pipeline, scheduler, degrees, parameters, words
 ):
-    asked, strategy = of_configs(tmp_path, pipeline, scheduler, **parameters), XDit(**degrees)
+    conditions, strategy = of_configs(tmp_path, pipeline, scheduler, **parameters), XDit(**degrees)
     with pytest.raises(StrategyError, match=words):
-        strategy.resolve(asked, World(world_size=strategy.ranks))
+        strategy.resolve(conditions, World(world_size=strategy.ranks))
 
 
 @pytest.mark.parametrize(
@@ -184,8 +186,8 @@ def test_what_xfuser_offers_and_gets_wrong(
     ],
 )
 def test_and_what_it_gets_right(tmp_path, pipeline, scheduler, degrees, parameters):
-    asked, strategy = of_configs(tmp_path, pipeline, scheduler, **parameters), XDit(**degrees)
-    strategy.resolve(asked, World(world_size=strategy.ranks))
+    conditions, strategy = of_configs(tmp_path, pipeline, scheduler, **parameters), XDit(**degrees)
+    strategy.resolve(conditions, World(world_size=strategy.ranks))
 
 
 @pytest.mark.parametrize(
@@ -213,12 +215,12 @@ def test_tokens_of_flux2_are_counted(tmp_path, parameters, words):
     image = SimpleNamespace(
         prompt_index=0, prompt="x", parameters={"height": 64, "width": 64, **parameters}
     )
-    asked = Asked(
+    conditions = Conditions(
         model="flux2", folder=tmp_path, dtype="bfloat16", batch_size=1, images=lambda: [image],
         device=None, component_bytes=dict, machine=lambda: None,
     )  # fmt: skip
     with pytest.raises(StrategyError, match=words):
-        XDit(ulysses_degree=2).resolve(asked, World(world_size=2))
+        XDit(ulysses_degree=2).resolve(conditions, World(world_size=2))
 
 
 def test_good_plans_say_what_is_missing_and_what_is_approximate(models, plan_words):
@@ -242,28 +244,28 @@ def test_a_start_without_the_package_is_refused_with_the_line_that_installs_it(
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     for device, is_refused in (("gpu", True), (None, False)):
-        asked = Asked(
+        conditions = Conditions(
             model="flux", folder=models / "flux", dtype="bfloat16", batch_size=1, images=tuple,
             device=device, component_bytes=dict, machine=lambda: None,
         )  # fmt: skip
         line = f"pip install -c constraints.txt '.[{extra}]'"
         if is_refused:
             with pytest.raises(StrategyError, match=r"is not installed: ") as refused:
-                strategy.resolve(asked, World(world_size=2))
+                strategy.resolve(conditions, World(world_size=2))
             assert line in str(refused.value)
         else:
-            assert line in strategy.resolve(asked, World(world_size=2)).remarks[0]
+            assert line in strategy.resolve(conditions, World(world_size=2)).remarks[0]
 
 
 def test_xdit_without_a_gpu_is_refused_at_the_start(models, manifest, capsys):
     path = manifest(model=str(models / "flux"), strategy=xdit(ulysses=1, ring=1), prompts=["x"])
     assert main(["plan", str(path)]) == 0
-    asked = Asked(
+    conditions = Conditions(
         model="flux", folder=models / "flux", dtype="float32", batch_size=1, images=tuple,
         device="cpu", component_bytes=dict, machine=lambda: None,
     )  # fmt: skip
     with pytest.raises(StrategyError, match="needs a GPU, and there is none; use context_parallel"):
-        XDit(ulysses_degree=2).resolve(asked, World(world_size=2))
+        XDit(ulysses_degree=2).resolve(conditions, World(world_size=2))
 
 
 def test_what_xfuser_imports_and_does_not_declare(monkeypatch):

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.launches import Launcher
-from test_parallel import EVEN, EVEN_NEGATIVE, floats, render, write
+from support.replicas import EVEN, EVEN_NEGATIVE, floats, render, write
 
 from runner.errors import StrategyError
 from runner.launch.world import World
-from runner.model.configs import ModelFacts
-from runner.strategies import Asked, XDit
-from runner.strategies.xdit_models import MODELS, SCHEDULERS
+from runner.model.configs import ModelConfigs
+from runner.strategies import Conditions, XDit
+from runner.strategies.engines.xdit_models import MODELS, SCHEDULERS
 
 pytestmark = pytest.mark.engines
 CLASSES = {"flux": "FluxTransformer2DModel", "qwen": "QwenImageTransformer2DModel"}
@@ -343,9 +343,9 @@ def xfuser_refuses(xfuser, monkeypatch):
         )
         guard(lambda: None)()
 
-    def words(name: str, facts: ModelFacts, strategy: XDit, world_size: int, height: int) -> str:
+    def words(name: str, model: ModelConfigs, strategy: XDit, world_size: int, height: int) -> str:
         now.world_size, now.shared = world_size, strategy.sequence_ranks
-        config = SimpleNamespace(**facts.config)
+        config = SimpleNamespace(**model.config)
         pipe = SimpleNamespace(transformer=SimpleNamespace(config=config))
         try:
             engine, _ = xFuserArgs(
@@ -356,21 +356,21 @@ def xfuser_refuses(xfuser, monkeypatch):
                 pipefusion_parallel_degree=strategy.pipefusion_degree,
                 use_cfg_parallel=strategy.cfg_degree == 2,
             ).create_config()
-            kind = "UnetRuntimeState" if facts.denoiser == "unet" else "DiTRuntimeState"
+            kind = "UnetRuntimeState" if model.denoiser == "unet" else "DiTRuntimeState"
             state = object.__new__(getattr(runtime_state, kind))
             state.parallel_config = engine.parallel_config
             monkeypatch.setattr(base_pipeline, "get_runtime_state", lambda: state)
             if MODELS[name].wraps and world_size == strategy.ranks:
                 ask_call(name)
-            if facts.denoiser == "unet":
+            if model.denoiser == "unet":
                 state.parallel_config.world_size = strategy.ranks  # of one replica
                 state.sanity_check()
                 return ""
             state._check_model_and_parallel_config(pipe, engine.parallel_config)
             state.input_config = SimpleNamespace(height=height, width=1024)
-            state.backbone_patch_size = facts.config.get("patch_size", 1)
-            state.vae_scale_factor = facts.vae_factor * (2 if name.startswith("Flux") else 1)
-            if MODELS[name].is_told or not MODELS[name].transformer:
+            state.backbone_patch_size = model.config.get("patch_size", 1)
+            state.vae_scale_factor = model.vae_factor * (2 if name.startswith("Flux") else 1)
+            if MODELS[name].asks_size or not MODELS[name].transformer:
                 state._calc_patches_metadata()
         except Exception as error:
             return f"{type(error).__name__}: {error}"
@@ -382,12 +382,12 @@ def xfuser_refuses(xfuser, monkeypatch):
 def ours(folder: Path, strategy: XDit, world_size: int, height: int) -> str:
     parameters = {"height": height, "width": 1024, "use_resolution_binning": False}
     image = SimpleNamespace(prompt_index=0, prompt="x", parameters=parameters)
-    asked = Asked(
+    conditions = Conditions(
         model="x", folder=folder, dtype="bfloat16", batch_size=1, images=lambda: [image],
         device=None, component_bytes=dict, machine=lambda: None,
     )  # fmt: skip
     try:
-        strategy.resolve(asked, World(world_size=world_size))
+        strategy.resolve(conditions, World(world_size=world_size))
     except StrategyError as error:
         return str(error)
     return ""
@@ -425,14 +425,14 @@ def configs(tmp_path_factory):
 def test_what_xfuser_refuses_is_refused_before(xfuser_refuses, configs, name):
     """All degrees with their own number of ranks, at heights that do and do not divide; and with
     every number of ranks up to 16."""
-    facts = ModelFacts.read(configs[name])
+    model = ModelConfigs.read(configs[name])
     refused = taken = 0
     for degrees in DEGREES:
         strategy = xdit(degrees)
         cases = [(strategy.ranks, height) for height in (16, 512, 768, 1024)]
         cases += [(world_size, 1536) for world_size in range(1, 17)]
         for world_size, height in cases if strategy.ranks > 1 else ():
-            theirs = xfuser_refuses(name, facts, strategy, world_size, height)
+            theirs = xfuser_refuses(name, model, strategy, world_size, height)
             if theirs:
                 refused += 1
                 words = ours(configs[name], strategy, world_size, height)

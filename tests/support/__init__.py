@@ -1,4 +1,4 @@
-"""What the tests share: models, launches, jobs, faults."""
+"""Helpers for the tests: models, launches, jobs, faults."""
 
 import os
 from pathlib import Path
@@ -7,4 +7,4 @@ __all__ = ["PYTHONPATH", "ROOT", "SUPPORT"]
 
 ROOT = Path(__file__).parents[2]
 SUPPORT = Path(__file__).parent
-PYTHONPATH = os.pathsep.join((str(ROOT), str(ROOT / "tests")))  # of processes that tests start
+PYTHONPATH = os.pathsep.join((str(ROOT), str(ROOT / "tests")))  # for processes that tests start

@@ -42,9 +42,9 @@ class Bench:
         return run(self.job(**options), World(), Stop(20))
 
     def status(
-        self, limit: int | None = None, shard: tuple[int, int] | None = None
+        self, limit: int | None = None, part: tuple[int, int] | None = None
     ) -> dict[str, Any]:
-        return status(load(self.write(**self.values)), self.output, limit, shard)
+        return status(load(self.write(**self.values)), self.output, limit, part)
 
     def plan(self) -> dict[str, Any]:
         with contextlib.redirect_stdout(StringIO()) as out:

@@ -1,5 +1,5 @@
-"""A folder seen through FUSE, as a network disk may be: while the file ERRNO is there, what is
-written fails with the number in it, at once or not before it is closed.
+"""A folder behind FUSE that fails as a network disk may: while the file ERRNO exists, writes fail
+with the error number in it, at the write itself or when the file is closed.
 
 python tests/support/failing_disk.py FOLDER MOUNT ERRNO write|close
 """
@@ -58,7 +58,7 @@ class FailingDisk(Operations):  # type: ignore[misc]
 
     def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
         self._fail("write")
-        # Opened to append, `pwrite` does so wherever it is told to write.
+        # On a file opened to append, `pwrite` appends and ignores the offset.
         return os.pwrite(fh, data, offset)
 
     def truncate(self, path: str, length: int, fh: int | None = None) -> None:

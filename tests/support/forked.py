@@ -1,9 +1,9 @@
-"""Launches that start at once: forked from a process that has torch imported already.
+"""Launches that start quickly: forked from a process that has imported torch.
 
 The same code runs, torchrun's agent included; only the imports are saved. `Forked` forks the caller
-itself. `Served` asks a process that does nothing else, for callers that hold threads:
+itself. `Served` asks a server process to fork, since a caller with threads must not:
 
-python tests/support/forked.py        requests on stdin, pids of launches on stdout, a line each
+python tests/support/forked.py        reads requests from stdin, prints the pids of launches
 """
 
 import atexit
@@ -28,14 +28,15 @@ __all__ = ["Forked", "Served"]
 
 
 class _Process:
-    """What of subprocess.Popen the jobs need."""
+    """The part of subprocess.Popen that jobs use."""
 
     pid: int
     returncode: int | None = None
 
     def __init__(self) -> None:
-        self._said = tempfile.TemporaryDirectory(prefix="launch-")
-        self.folder = Path(self._said.name)
+        # Lives as long as this object: the caller must keep it while the launch runs.
+        self._temporary = tempfile.TemporaryDirectory(prefix="launch-")
+        self.folder = Path(self._temporary.name)
 
     def poll(self) -> int | None:
         raise NotImplementedError
@@ -44,7 +45,7 @@ class _Process:
         end = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > end:
-                self._tell_stacks()
+                self._print_stacks()
                 raise subprocess.TimeoutExpired("forked", timeout)
             time.sleep(0.02)
         return code
@@ -53,7 +54,7 @@ class _Process:
         self.wait(timeout)
         return (self.folder / "out").read_text(), (self.folder / "err").read_text()
 
-    def _tell_stacks(self) -> None:
+    def _print_stacks(self) -> None:
         for process in workers(self.pid):
             kill(process, signal.SIGUSR2)
         time.sleep(1)
@@ -128,7 +129,7 @@ def _server() -> subprocess.Popen[str]:
 
 
 def serve() -> None:
-    """Fork a launch for every request; write the exit code of each that ends into its folder."""
+    """Fork a launch for each request; when one ends, write its exit code into its folder."""
     folders: dict[int, Path] = {}
     while True:
         if select.select([sys.stdin], [], [], 0.02)[0]:
@@ -190,8 +191,8 @@ def _launch(
 
 
 def _rank(local_rank: int, _: Any, arguments: Any, environments: Any, *others: Any) -> None:
-    """What torch runs in a forked rank, without its wait for the agent at the end: a rank of
-    torchrun's ends by itself."""
+    """Replaces torch's function for a forked rank, which waits for the agent at its end; a rank
+    that torchrun starts does not."""
     from runner.cli import main
 
     os.environ.update(environments[local_rank])
@@ -203,7 +204,7 @@ def _rank(local_rank: int, _: Any, arguments: Any, environments: Any, *others: A
 
 
 def _end_with(call: Callable[[], int]) -> None:
-    """End this process with the answer of `call`, as the interpreter would."""
+    """End this process with the exit code that `call` returns, as the interpreter would."""
     code = 1
     try:
         code = call()

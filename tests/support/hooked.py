@@ -1,8 +1,9 @@
 """The runner with the fake renderer in place of a diffusers pipeline, and faults on demand.
 
-python tests/support/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HOOKS is JSON, prompts
-by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "clock": 3600}.
-{"slow": {"seconds": 3, "launches": 2}}: so slow, the first two times that Slurm starts the job.
+python tests/support/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HOOKS is JSON and names
+prompts by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "clock": 3600}.
+{"machine": "b", "dead_after": 4}: as on another machine, which waits so long for a heartbeat.
+{"slow": {"seconds": 3, "launches": 2}}: 3 s an image, in the first two launches by Slurm.
 """
 
 import faulthandler
@@ -11,17 +12,22 @@ import os
 import signal
 import sys
 import time
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from runner import run
 from runner.cli import main
-from runner.errors import GaveUpError
+from runner.errors import GaveUpError, ModelError
+from runner.folder import owners
+from runner.manifest import load as manifest_load
+from runner.model import files as model_files
 from runner.plan import Task
-from runner.prepare import strategy
+from runner.prepare import assignment, strategy
 from runner.render import load as render_load
 from runner.render.fake import FakePipeline
-from runner.render.results import Failure, Rendered
+from runner.render.results import DroppedError, Failure, Rendered
 
 
 class Hooked(FakePipeline):
@@ -33,6 +39,8 @@ class Hooked(FakePipeline):
 
     def render(self, tasks: Sequence[Task], degraded: Sequence[str] = ()) -> Rendered:
         for task in tasks:
+            if "marks" in self.hooks and not self._begin(Path(self.hooks["marks"]), task.index):
+                return Rendered([], DroppedError())
             if task.prompt in self.hooks.get("raise", ()):
                 return Rendered([Failure(task, "error", "ValueError: asked for", "")])
             if task.prompt in self.hooks.get("flag", ()):
@@ -40,14 +48,24 @@ class Hooked(FakePipeline):
             if task.prompt in self.hooks.get("give_up", ()):
                 return Rendered([], GaveUpError("3 images in a row found no memory"))
             if self._is_due(task.prompt):
-                # The writer commits what came before: the test counts it.
+                # Time for the writer to commit the images before this one.
                 time.sleep(0.3)
                 os.kill(os.getpid(), getattr(signal, self.hooks.get("signal", "SIGKILL")))
                 time.sleep(60)
         return super().render(tasks, degraded)
 
+    def _begin(self, marks: Path, index: int) -> bool:
+        """Note which process is at the image; wait while the test holds it (Job.hold). False: a
+        stop was asked for meanwhile."""
+        (marks / f"begun-{index}").write_text(str(os.getpid()))
+        while (marks / f"hold-{index}").exists():
+            if self.stop.requested:
+                return False
+            time.sleep(0.02)
+        return True
+
     def _is_due(self, prompt: str) -> bool:
-        """Whether to die here: so many times, over all processes."""
+        """Whether to die at this prompt; `times` counts over all processes."""
         for time_ in range(self.hooks.get("kill", {}).get(prompt, 0)):
             mark = Path(self.hooks["marks"]) / f"{prompt.replace(' ', '_')}-{time_}"
             try:
@@ -62,15 +80,65 @@ def hook(hooks: dict[str, Any]) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # for tests that hang
 
     def load(manifest: Any, folder: Any, *, stop: Any, **_: Any) -> Hooked:
+        time.sleep(hooks.get("load_s", 0))
         if hooks.get("load_fails_on") == int(os.environ.get("RANK", "0")):
             raise RuntimeError("no weights today")
+        if int(os.environ.get("RANK", "0")) in hooks.get("model_refused_on", ()):
+            raise ModelError("tiny: cannot be loaded: text_encoder/model.safetensors is cut")
         return Hooked(hooks, stop)
 
     render_load.load = load  # type: ignore[assignment]
     strategy.check = lambda plan, folder: None
+    model_files.check_files = lambda spec, folder: None
+    if "rank_0_late_s" in hooks:
+        _delay_rank_0(hooks["rank_0_late_s"])
+    if "bump" in hooks:
+        _bump_counters(hooks["bump"])
     if "clock" in hooks:
-        real = time.time
-        time.time = lambda: real() + hooks["clock"]
+        _shift_clock(hooks["clock"])
+    if "machine" in hooks:
+        owners._machine = lambda: hooks["machine"]
+    if "dead_after" in hooks:
+        owners.DEAD_AFTER_S = owners.GLANCE_S = hooks["dead_after"]
+
+
+def _delay_rank_0(by_s: float) -> None:
+    """Before it reads the manifest, and after it broadcast a refusal."""
+    read, broadcast_error = manifest_load.load, run.broadcast_error
+
+    def late(*given: Any) -> Any:
+        if os.environ.get("RANK") == "0":
+            time.sleep(by_s)
+        return read(*given)
+
+    def slow(*given: Any) -> None:
+        broadcast_error(*given)
+        time.sleep(by_s)
+
+    manifest_load.load, run.broadcast_error = late, slow
+
+
+def _bump_counters(counters: dict[str, int]) -> None:
+    """As a stranger who found the store's port, once all ranks may take batches."""
+    open_shards = assignment.open_shards
+
+    def bumped(store: Any, replicas: int) -> None:
+        open_shards(store, replicas)
+        for key, amount in counters.items():
+            store.add(key, amount)
+
+    assignment.open_shards = bumped
+
+
+def _shift_clock(by_s: float) -> None:
+    """As on a host whose clock is wrong, where heartbeats get that host's time."""
+    real, touch = time.time, os.utime
+    time.time = lambda: real() + by_s
+
+    def utime(path: Any) -> None:
+        touch(path, (time.time(), time.time()))
+
+    owners.os = types.SimpleNamespace(**{**vars(os), "utime": utime})  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

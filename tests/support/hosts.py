@@ -1,4 +1,4 @@
-"""Two hosts on this machine: network, process and host-name namespaces of their own, one disk."""
+"""Two hosts on one machine: each has its own network, processes and host name; one shared disk."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ PORT = 29871
 
 
 class Host:
-    """One of the two; `launch` runs a command there, the first process of a process namespace."""
+    """One of the two. `launch` runs a command there, as the first process of its namespace."""
 
     def __init__(self, namespace: str, name: str) -> None:
         self.namespace = namespace
@@ -52,7 +52,7 @@ class Host:
 
 
 class Hosts:
-    """Use as a context manager. `cut` is a cable pulled: nobody gets a word."""
+    """A context manager. `cut` pulls the cable: no connection is closed, packets just vanish."""
 
     def __init__(self) -> None:
         self.names = [f"runner{os.getpid()}{side}" for side in "ab"]
@@ -90,7 +90,7 @@ class Hosts:
 
 
 def missing() -> str:
-    """What this machine lacks for it; "" where it has all."""
+    """What this machine lacks for two hosts; "" if nothing."""
     lacks = [name for name in ("ip", "unshare") if not shutil.which(name)]
     lacks = [*(["root"] if os.geteuid() else []), *lacks]
     # A container may not be allowed to make them; here they vanish with the command.

@@ -1,6 +1,6 @@
-"""The runner with a hub that is a folder: every request to it is a line in a file.
+"""The runner with a folder in place of the hub: every request to it is a line in a log.
 
-torchrun … tests/hub_launch.py MODEL_FOLDER LOG [--fail] RUNNER_ARGUMENTS …
+torchrun … tests/support/hub_launch.py MODEL_FOLDER LOG [--fail] RUNNER_ARGUMENTS …
 """
 
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what `make test-cluster` needs, where that is possible. What is missing then is said in
-# a line, and the tests that need it are skipped: each says why.
+# Installs what `make test-cluster` needs, if that is possible. One line names what is still missing;
+# the tests that need it are skipped, each with its reason.
 set -uo pipefail
 declare -A packages=(
     [slurmctld]=slurm-wlm [munged]=munge [ip]=iproute2 [mkfs.btrfs]=btrfs-progs [fusermount3]=fuse3
@@ -16,4 +16,4 @@ if [[ $EUID == 0 ]] && command -v apt-get > /dev/null; then
     { apt-get update -q && apt-get install -qy --no-install-recommends $wanted; } > /dev/null
 fi
 left=$(missing | xargs)
-[[ -z $left ]] || echo "test-cluster: skipping what needs $left: not here, and not installable"
+[[ -z $left ]] || echo "test-cluster: skipping the tests that need $left, which cannot be installed here"

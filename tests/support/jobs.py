@@ -1,4 +1,4 @@
-"""Jobs on the fake renderer, as real processes: start, wait, kill, and check the folder."""
+"""Jobs with the fake renderer in real processes: start, wait, kill, and check the folder."""
 
 import json
 import os
@@ -20,6 +20,7 @@ from PIL import Image
 from support import PYTHONPATH, SUPPORT
 
 HOOKED = SUPPORT / "hooked.py"
+FORCED = "forcefully exiting via"  # torchrun, before it kills
 ENVIRONMENT = {
     **{k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "RANK", "WORLD_SIZE"))},
     "PYTHONPATH": PYTHONPATH,
@@ -56,7 +57,8 @@ class Job:
         restarts: int = 0,
         cold: bool = False,
     ) -> Any:
-        """Like subprocess.Popen; `cold`: from scratch, with all imports, as users do."""
+        """Like subprocess.Popen. Forked from a process with all imports; with `cold`, a new Python
+        process, as users start it."""
         if not cold:
             from support.forked import Served
 
@@ -85,8 +87,26 @@ class Job:
     def images(self) -> list[str]:
         return sorted(path.name for path in self.output.glob("*.png"))
 
-    def wait_for_images(self, count: int, timeout_s: float = 60.0) -> None:
+    def wait_for_images(self, count: int, timeout_s: float = 120.0) -> None:
         wait_for(lambda: len(self.images()) >= count, timeout_s)
+
+    def hold(self, *indices: int) -> None:
+        """A process that comes to one of these images stays at it, until `release` or a stop."""
+        for index in indices:
+            (self.folder / f"hold-{index}").touch()
+
+    def release(self, *indices: int) -> None:
+        for index in indices:
+            (self.folder / f"hold-{index}").unlink()
+
+    def wait_for_process_at(
+        self, index: int, *, after: psutil.Process | None = None, timeout_s: float = 120.0
+    ) -> psutil.Process:
+        """The process that began this image; `after`: the one that began it before."""
+        mark = self.folder / f"begun-{index}"
+        others = {"", str(after.pid) if after else ""}
+        wait_for(lambda: mark.exists() and mark.read_text() not in others, timeout_s)
+        return psutil.Process(int(mark.read_text()))
 
     def pixels(self) -> dict[str, int]:
         """Image name → CRC of its pixels. Raises where an image is not whole."""
@@ -122,16 +142,20 @@ class Job:
 
 
 class Ended:
-    """What a launch left: exit code, words, seconds."""
+    """What a launch left: exit code and words."""
 
-    def __init__(self, process: Any, timeout_s: float = 120.0) -> None:
-        start = time.monotonic()
+    def __init__(self, process: Any, timeout_s: float) -> None:
         self.out, self.err = process.communicate(timeout=timeout_s)
         self.code = process.returncode
-        self.seconds = time.monotonic() - start
+
+    @property
+    def was_forced(self) -> bool:
+        """Whether torchrun had to kill a rank that did not end within 30 s of its TERM."""
+        return FORCED in self.err
 
 
 def ended(process: Any, timeout_s: float = 120.0) -> Ended:
+    """Wait for its end. Kills it and raises TimeoutExpired after `timeout_s`, long for a hang."""
     try:
         return Ended(process, timeout_s)
     except subprocess.TimeoutExpired:
@@ -145,7 +169,7 @@ def torchrun(processes: int, restarts: int = 0) -> list[str]:
 
 
 def print_of(number: int) -> str:
-    """A fingerprint, as far as its form goes."""
+    """Something in the form of a fingerprint."""
     return f"{number:032x}"
 
 
@@ -155,7 +179,8 @@ def crc_of(path: Path) -> int:
         return zlib.crc32(np.asarray(image).tobytes())
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
+def wait_for(condition: Callable[[], Any], timeout_s: float = 120.0) -> None:
+    """Raises AssertionError after `timeout_s`, which only a hang should reach."""
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "waited too long"
@@ -182,7 +207,7 @@ def kill(process: psutil.Process, number: int = signal.SIGKILL) -> None:
 
 @contextmanager
 def running(process: Any) -> Iterator[Any]:
-    """Nothing of it is left behind, whatever the test does."""
+    """Kill the process and its children, if they still run when the test leaves."""
     try:
         yield process
     finally:

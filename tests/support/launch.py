@@ -1,5 +1,6 @@
-"""Run the runner in processes of its own, and look at what is in a folder afterwards."""
+"""Run the runner in new processes, and read what is in the output folder afterwards."""
 
+import contextlib
 import json
 import os
 import socket
@@ -32,7 +33,7 @@ def launch(
     timeout_s: float = 240,
     program: Sequence[str] = ("-m", "runner"),
 ) -> subprocess.CompletedProcess[str]:
-    """Run the runner in processes of its own: plain Python, or torchrun with `nproc` ranks."""
+    """Run the runner to its end: in plain Python, or under torchrun with `nproc` ranks."""
     command = command_line(arguments, nproc=nproc, launcher=launcher, program=program)
     return subprocess.run(
         command,
@@ -58,21 +59,24 @@ def command_line(
     return [*(launcher or (sys.executable,)), *program, *map(str, arguments)]
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that were free a moment ago."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
 
 
 def pixels(folder: Path) -> dict[str, bytes]:
-    """Name → decoded pixels of every image in a folder."""
+    """File name → decoded pixels, for every image in a folder."""
     return {
         path.name: np.asarray(Image.open(path)).tobytes() for path in sorted(folder.glob("*.png"))
     }
 
 
 def stamps(folder: Path) -> dict[str, tuple[int, int]]:
-    """Name → modification time and inode: equal means untouched."""
+    """File name → modification time and inode. Equal means: not written again."""
     return {
         path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.glob("*.png")
     }

@@ -1,4 +1,4 @@
-"""Launches of several ranks for tests, by a process that forks them (zygote.py)."""
+"""Launches of several ranks, forked by a process that has all imports (zygote.py)."""
 
 import json
 import os
@@ -14,9 +14,10 @@ from support import PYTHONPATH, SUPPORT
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A launch that ended: per rank its exit code and its words."""
+    """A launch that ended: per rank its exit code and its words; whether SIGKILL was needed."""
 
     codes: list[int]
+    was_forced: bool
     output: list[str]
     seconds: float
 
@@ -26,10 +27,10 @@ class Ended:
 
 
 class Launcher:
-    """Forks ranks on demand. `close` ends it."""
+    """Starts the zygote; a call forks ranks from it. `close` ends it."""
 
     def __init__(self, *setups: str) -> None:
-        """`setups` name functions that are called once, before anything is forked."""
+        """`setups` name functions that the zygote calls once, before it forks."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_NTASKS"):
             environment.pop(name, None)

@@ -270,3 +270,26 @@ def stop_soon() -> None:
         return on_step(self, start)
 
     Pipeline._on_step = first
+
+
+def proven() -> None:
+    """Every pipeline counts as proven: no first image is compared by the runner itself."""
+    from runner.prepare import proof
+
+    proof.is_proven = lambda *_: True
+
+
+def unproven() -> None:
+    """No pipeline is proven right by a test."""
+    from runner.prepare import proof
+
+    proof.is_proven = lambda *_: False
+
+
+def spoil_on_last_rank() -> None:
+    if os.environ["RANK"] != str(int(os.environ["WORLD_SIZE"]) - 1):
+        return
+    from runner.render.pipeline import Pipeline
+
+    images = Pipeline.images
+    Pipeline.images = lambda self, tasks: (images(self, tasks) + 0.02).clamp(0, 1)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from support.jobs import ENVIRONMENT, wait_for
+from support.launch import free_ports
 
 CONFIG = """\
 ClusterName=test
@@ -77,13 +78,13 @@ class Slurm:
             option, _, name = kind.partition("=")
             munge.append(f"--{option}={self.folder / name}")
         self._start("munged", munge)
-        wait_for((self.folder / "munge.sock").exists, 10)
+        wait_for((self.folder / "munge.sock").exists)
         self._start("slurmctld", ["slurmctld", "-D", "-f", str(self.folder / "slurm.conf")])
         for name in self.names:
             self.start_node(name)
         idle = f"idle {len(self.names)}"
         try:
-            wait_for(lambda: self.call("sinfo", "-h", "-p", "low", "-o", "%t %D") == idle, 30)
+            wait_for(lambda: self.call("sinfo", "-h", "-p", "low", "-o", "%t %D") == idle)
         except AssertionError:
             self.__exit__()
             raise
@@ -97,7 +98,7 @@ class Slurm:
             daemon.terminate()
         for daemon in self.daemons.values():
             try:
-                daemon.wait(10)
+                daemon.wait(60)
             except subprocess.TimeoutExpired:
                 daemon.kill()
 
@@ -149,7 +150,7 @@ class Slurm:
 
     def _config(self) -> str:
         host = socket.gethostname()
-        ports = _free_ports(1 + len(self.names))
+        ports = free_ports(1 + len(self.names))
         nodes = "\n".join(
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 "
             f"RealMemory=4000 Gres=gpu:1"
@@ -166,17 +167,7 @@ class Slurm:
         )
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 def missing() -> str:
-    """What this machine lacks for it; "" where it has all."""
+    """What this machine lacks for a Slurm cluster; "" if nothing."""
     lacks = [name for name in ("slurmctld", "slurmd", "munged") if not shutil.which(name)]
     return ", ".join([*(["root"] if os.geteuid() else []), *lacks])

@@ -1,7 +1,7 @@
 """A process that imports once and then forks ranks: launches in a second, without a launcher.
 
-Each line on stdin is a launch, each line on stdout what became of it. As under torchrun, the first
-rank that ends with an error has the others stopped (SIGTERM, SIGKILL after 30 s).
+Each line on stdin is a launch, each line on stdout its outcome. As under torchrun, when a rank ends
+with an error, the others are stopped (SIGTERM, after 30 s SIGKILL).
 """
 
 import contextlib
@@ -9,7 +9,6 @@ import importlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -37,27 +36,32 @@ def main() -> None:
 def launch(request: dict) -> dict:
     started = time.monotonic()
     folder = Path(request["folder"])
-    port = free_port()
-    agent = serve_store(port)
+    agent, port = serve_store()
     ranks = [start(request, rank, port, folder) for rank in range(request["world_size"])]
-    codes = wait(dict(enumerate(ranks)), request["timeout_s"])
+    codes, was_forced = wait(dict(enumerate(ranks)), request["timeout_s"])
     os.kill(agent, signal.SIGKILL)
     os.waitpid(agent, 0)
     return {
         "codes": codes,
+        "was_forced": was_forced,
         "output": [read(folder / f"rank{rank}.txt") for rank in range(len(ranks))],
         "seconds": time.monotonic() - started,
     }
 
 
-def serve_store(port: int) -> int:
-    """What torchrun's agent does for its workers."""
+def serve_store() -> tuple[int, int]:
+    """A process with a store, as torchrun's agent has one for its workers; and the store's port."""
+    reading, writing = os.pipe()
     process = os.fork()
     if process:
-        return process
+        os.close(writing)
+        with os.fdopen(reading) as answer:
+            return process, int(answer.read())
     from torch.distributed import TCPStore
 
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    os.write(writing, str(store.port).encode())
+    os.close(writing)
     signal.pause()
     del store
     os._exit(0)
@@ -100,8 +104,10 @@ def resolve(name: str):
     return getattr(importlib.import_module(module), function)
 
 
-def wait(ranks: dict[int, int], timeout_s: float) -> list[int]:
+def wait(ranks: dict[int, int], timeout_s: float) -> tuple[list[int], bool]:
+    """The exit codes in the order of ranks, and whether SIGKILL was needed."""
     codes: dict[int, int] = {}
+    was_forced = False
     deadline, kill_at = time.monotonic() + timeout_s, float("inf")
     while len(codes) < len(ranks):
         for rank, process in ranks.items():
@@ -115,9 +121,10 @@ def wait(ranks: dict[int, int], timeout_s: float) -> list[int]:
             kill_at = now + KILL_AFTER_S
             signal_all(ranks, codes, signal.SIGTERM)
         if now > min(deadline, kill_at):
+            was_forced = True
             signal_all(ranks, codes, signal.SIGKILL)
         time.sleep(0.01)
-    return [codes[rank] for rank in sorted(codes)]
+    return [codes[rank] for rank in sorted(codes)], was_forced
 
 
 def signal_all(ranks: dict[int, int], codes: dict[int, int], number: int) -> None:
@@ -129,12 +136,6 @@ def signal_all(ranks: dict[int, int], codes: dict[int, int], number: int) -> Non
 
 def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 if __name__ == "__main__":

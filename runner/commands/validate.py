@@ -1,0 +1,17 @@
+"""The `validate` command: the manifest and its prompts alone, without model and output folder."""
+
+from runner.manifest.load import Loaded
+from runner.plan import Plan
+from runner.say import answer
+from runner.units import counted
+
+__all__ = ["validate"]
+
+
+def validate(loaded: Loaded) -> None:
+    """Print how much a valid manifest asks for; `load` has refused an invalid one."""
+    plan = Plan(loaded.manifest, loaded.prompts, loaded.root)
+    prompts, images = counted(len(loaded.prompts), "prompt"), counted(len(plan), "image")
+    answer(f"{loaded.path}: good; {prompts}, {images}")
+    for remark in loaded.remarks:
+        answer(str(remark))

@@ -1,0 +1,57 @@
+"""Refuse a run on a folder whose files do not fit the manifest, before anything is changed."""
+
+from runner.errors import FolderError
+from runner.folder.paths import OutputFolder
+from runner.folder.png import read_text
+from runner.folder.scan import scan
+from runner.folder.survey import Survey
+from runner.plan import Plan
+from runner.units import first_few
+
+__all__ = ["refuse", "refuse_to_draw"]
+
+
+def refuse(folder: OutputFolder, found: Survey, *, regenerate: bool) -> None:
+    """Raises FolderError for files that the runner did not write, for images that another
+    images_per_folder placed and, unless `regenerate`, for finished images that the manifest does
+    not describe any more."""
+    if found.misplaced:
+        raise FolderError(
+            f"{folder.dir} has images placed with another images_per_folder than the manifest's "
+            f"{folder.images_per_folder or 'null'} ({found.misplaced.relative_to(folder.dir)}); "
+            f"keep that one, or use another folder: --output DIR"
+        )
+    if found.foreign:
+        raise FolderError(
+            f"{first_few([path.name for path in found.foreign])} in {folder.dir}: not written by "
+            f"the runner; move them away, or use another folder: --output DIR"
+        )
+    reasons = []
+    if found.changed:
+        reasons.append(f"{first_few(found.changed)}: {found.cause}")
+    if found.beyond:
+        names = first_few([path.name for path in found.beyond])
+        reasons.append(f"{names}: beyond the end of the list")
+    if reasons and not regenerate:
+        raise FolderError(
+            f"{folder.dir} has finished images that this manifest would not make "
+            f"({'; '.join(reasons)}); remake or remove just those with --regenerate, or use "
+            f"another folder: --output DIR"
+        )
+
+
+def refuse_to_draw(folder: OutputFolder, plan: Plan) -> None:
+    """Raises FolderError where a seed would be drawn, but images made with an earlier drawn seed
+    are there: with a new seed, all of them would look changed."""
+    sizes = scan(folder, len(plan)).sizes if folder.dir.is_dir() else ()
+    for index, size in enumerate(sizes):
+        if size <= 0 or plan.prompts[plan.task(index).prompt_index].seed is not None:
+            continue
+        text = read_text(folder.image(index)) or {}
+        seed = text.get("seed", "")[:20]  # no seed has more digits
+        if "fingerprint" in text and seed.isdecimal() and int(seed) >= index:
+            raise FolderError(
+                f"{folder.manifest} is gone, which recorded the seed of the images that are there; "
+                f"go on with the seed in {folder.image(index).name}, --set "
+                f"seed={int(seed) - index}, or use another folder: --output DIR"
+            )

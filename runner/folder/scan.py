@@ -1,0 +1,84 @@
+"""One pass over the output folder: which files lie there, and how large they are."""
+
+from __future__ import annotations  # before Python 3.12, array[int] works in annotations alone
+
+import contextlib
+import os
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runner.folder import files
+from runner.folder.names import image_index, is_folder_name
+from runner.folder.paths import OutputFolder
+
+__all__ = ["ABSENT", "NO_FILE", "Scan", "scan"]
+
+# In place of a size. NO_FILE: a link, a folder or a FIFO has the name.
+ABSENT, NO_FILE = -1, -2
+
+
+@dataclass(slots=True)
+class Scan:
+    """What lies in an output folder, for a plan of so many images."""
+
+    sizes: array[int]  # bytes, by index
+    beyond: dict[int, int] = field(default_factory=dict)  # the same past the end of the plan
+    misplaced: list[str] = field(default_factory=list)  # where another images_per_folder puts them
+    temporaries: list[tuple[Path, str]] = field(default_factory=list)  # and who writes them
+
+
+def scan(folder: OutputFolder, total: int) -> Scan:
+    """Read the names and sizes in the folder and its image folders, for a plan of `total` images.
+    Claims are the only files that are opened."""
+    found = Scan(array("q", [ABSENT]) * total)
+    for entry in _entries(folder.dir):
+        if is_folder_name(entry.name) and entry.is_dir(follow_symlinks=False):
+            for inner in _entries(Path(entry.path)):
+                _add(inner, f"{entry.name}/", folder.images_per_folder, found)
+        else:
+            _add(entry, "", folder.images_per_folder, found)
+    for directory in filter(Path.is_dir, (folder.own, folder.journals)):
+        for entry in _entries(directory):
+            _add_temporary(entry, found)
+    return found
+
+
+def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(directory) as entries:
+        yield from entries
+
+
+def _add(entry: os.DirEntry[str], prefix: str, images_per_folder: int | None, found: Scan) -> None:
+    if entry.name.startswith("."):
+        _add_temporary(entry, found)
+    elif entry.name.endswith(".png"):
+        name = prefix + entry.name
+        index = image_index(name, images_per_folder)
+        if index is not None:
+            sizes = found.sizes if index < len(found.sizes) else found.beyond
+            sizes[index] = _size(entry)
+        elif is_folder_name(entry.name.removesuffix(".png")):
+            found.misplaced.append(name)
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    is_file = entry.is_file(follow_symlinks=False)
+    return entry.stat(follow_symlinks=False).st_size if is_file else NO_FILE
+
+
+def _add_temporary(entry: os.DirEntry[str], found: Scan) -> None:
+    launch = _writer(entry)
+    if launch is not None:
+        found.temporaries.append((Path(entry.path), launch))
+
+
+def _writer(entry: os.DirEntry[str]) -> str | None:
+    """The launch that writes a temporary file or has made a claim; None for any other file."""
+    if not entry.name.startswith(".") or not entry.is_file(follow_symlinks=False):
+        return None  # reading a FIFO would block
+    if files.is_claim(entry.name):
+        with contextlib.suppress(OSError):
+            return Path(entry.path).read_bytes()[:64].decode(errors="replace")
+    return files.temporary_launch(entry.name)

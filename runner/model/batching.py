@@ -1,0 +1,30 @@
+"""Models that make one image a call: in a batch, the others would change it."""
+
+__all__ = ["one_at_a_time"]
+
+PADDED = "pads its texts to the longest of a batch, and takes the padding for text"
+NEGATIVE = "takes no list of negative prompts"
+# Read in diffusers 0.42.1, and tried: in a batch images were others, or none.
+PIPELINES = {
+    "CogView4Pipeline": PADDED,
+    "CogView4ControlPipeline": PADDED,
+    "Kandinsky3Pipeline": PADDED,
+    "GlmImagePipeline": PADDED,  # the texts that are to be drawn
+    "StableDiffusionPanoramaPipeline": "pairs texts with the wrong images in a batch",
+    "AmusedPipeline": "takes one generator, not a list",
+    "KandinskyCombinedPipeline": NEGATIVE,
+    "KandinskyV22CombinedPipeline": NEGATIVE,
+}
+SCHEDULERS = {
+    "DPMSolverSDEScheduler": "draws the noise of all images of a batch from one seed",
+}
+
+
+def one_at_a_time(pipeline_class: str, scheduler_class: str) -> str:
+    """Why images of this pipeline with this scheduler are made one at a time, in words that follow
+    the class's name; empty where batches of any size make the same images."""
+    if pipeline_class in PIPELINES:
+        return f"{pipeline_class} {PIPELINES[pipeline_class]}"
+    if scheduler_class in SCHEDULERS:
+        return f"{scheduler_class} {SCHEDULERS[scheduler_class]}"
+    return ""

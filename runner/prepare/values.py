@@ -1,0 +1,49 @@
+"""Values that the pipeline's call takes, but its scheduler or its code does not."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.model.configs import ModelConfigs
+from runner.model.source import method_of
+
+__all__ = ["value_faults"]
+
+STEPS = "num_inference_steps"
+TIMES = ("timesteps", "sigmas")
+# These count their steps without the steps of the training.
+FREE = ("FlowMatch", "EDM", "SCM")
+
+
+def value_faults(configs: ModelConfigs, parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(parameter, what is wrong with it and what to do), for one set of parameters."""
+    yield from _scheduler_faults(configs, parameters)
+    if all(parameters.get(name) is not None for name in TIMES):
+        yield "sigmas", "sigmas and timesteps exclude each other; leave one out"
+    for name in TIMES:
+        if parameters.get(name) == []:
+            yield name, f"{name}: must not be empty; leave it out, or give one number a step"
+
+
+def _scheduler_faults(
+    configs: ModelConfigs, parameters: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    entry = configs.index.get("scheduler")
+    scheduler = str(entry[1]) if isinstance(entry, list) and len(entry) == 2 else ""
+    times = [name for name in TIMES if parameters.get(name) is not None]
+    most, given = configs.scheduler_config.get("num_train_timesteps"), parameters.get(STEPS)
+    has_many = isinstance(most, int) and isinstance(given, int) and given > most
+    if not (times or has_many) or method_of(scheduler, "set_timesteps", "schedulers") is None:
+        return  # nothing to look at, or a scheduler of the model's own
+    taken = _taken(scheduler)
+    for name in times:
+        if name not in taken:
+            yield name, f"{name}: {scheduler} takes none; leave them out, or use another scheduler"
+    is_free = scheduler.startswith(FREE) or configs.scheduler_config.get("use_flow_sigmas")
+    if has_many and not is_free:
+        yield STEPS, f"{STEPS} {given}: {scheduler} was trained with {most}; use {most} or fewer"
+
+
+def _taken(scheduler: str) -> set[str]:
+    """The arguments of its `set_timesteps`."""
+    setter = method_of(scheduler, "set_timesteps", "schedulers")
+    return {one.arg for one in (*setter.args.args, *setter.args.kwonlyargs)} if setter else set()

@@ -1,0 +1,74 @@
+"""Bytes of weights, counted on models that have shapes but no numbers."""
+
+from typing import TYPE_CHECKING, Any
+
+from runner.errors import ModelError
+from runner.model.configs import ModelConfigs, divisors
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["component_sizes", "empty", "tensor_parallel_bytes", "tensor_parallel_degrees"]
+
+
+def component_sizes(configs: ModelConfigs, dtype: "torch.dtype") -> dict[str, int]:
+    """Bytes of each component with weights if all of it has this dtype, largest first."""
+    sizes = {
+        name: sum(weight.numel() for weight in empty(configs, name).state_dict().values())
+        * dtype.itemsize
+        for name in configs.networks
+    }
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+
+
+def tensor_parallel_degrees(configs: ModelConfigs) -> list[int]:
+    """The degrees that divide the heads and every planned weight block of the transformer."""
+    from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
+
+    model = empty(configs, configs.denoiser)
+    valid = []
+    for degree in divisors(configs.heads or 1):
+        try:
+            resolve_tp_shard_specs(model, model._tp_plan, degree)
+        except ValueError:
+            continue
+        valid.append(degree)
+    return valid
+
+
+def tensor_parallel_bytes(configs: ModelConfigs, degree: int, dtype: str) -> int:
+    """Bytes of one rank's share of the transformer. Modulation and norms are whole on every rank,
+    so this is more than the whole divided by the degree."""
+    import torch
+    from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
+
+    model = empty(configs, configs.denoiser)
+    specs = resolve_tp_shard_specs(model, model._tp_plan, degree)
+    in_float32 = set(model._keep_in_fp32_modules or ())
+    total = 0
+    for name, weight in model.state_dict().items():
+        spec = specs.get(name)
+        count = weight.numel() // (degree if spec is not None and spec.dim is not None else 1)
+        kind = weight.dtype
+        if kind.is_floating_point:
+            kind = torch.float32 if in_float32 & set(name.split(".")) else getattr(torch, dtype)
+        total += count * kind.itemsize
+    return total
+
+
+def empty(configs: ModelConfigs, name: str) -> Any:
+    """A component with shapes but no numbers. Raises ModelError."""
+    import torch
+
+    model_class = configs.class_of(name)
+    config = configs.config_of(name)
+    try:
+        with torch.device("meta"):
+            if hasattr(model_class, "from_config"):
+                return model_class.from_config(config)
+            return model_class(model_class.config_class.from_dict(config))
+    except Exception as error:  # a class may raise anything for a config that is not its own
+        config_file = configs.folder / name / "config.json"
+        raise ModelError(
+            f"{config_file}: makes no {model_class.__name__}: {error}; download the model again"
+        ) from None

@@ -1,0 +1,159 @@
+"""`runner/model/proven.json`: what the suite found, pipeline class by class, and the page of it."""
+
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from support import ROOT, tiny
+from support.findings import Finding
+
+__all__ = ["FILE", "PAGE", "Findings", "page", "supports", "table", "written"]
+
+FILE = ROOT / "runner" / "model" / "proven.json"
+PAGE = ROOT / "docs" / "models.md"
+PACKAGES = ("diffusers", "transformers", "torch")
+
+Findings = Mapping[str, Finding]  # by strategy
+Table = dict[str, Any]
+
+
+def written() -> Table:
+    found: Table = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def table(pipelines: Mapping[str, Findings], schedulers: Mapping[str, Findings]) -> Table:
+    """What goes into the file. A class is as good as the worst of its variants; a key of
+    `schedulers` is a class and a scheduler."""
+    proven: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    faults: dict[str, str] = {}
+    for name in sorted({key.partition("/")[0] for key in pipelines}):
+        variants = [found for key, found in pipelines.items() if key.partition("/")[0] == name]
+        faults |= _faults(name, variants)
+        outcomes = [found["data_parallel"] for found in variants]
+        if refusals := [one.reason for one in outcomes if one.outcome == "refused"]:
+            refused[name] = refusals[0]
+        elif all(one.is_right for one in outcomes):
+            proven[name] = _entry(variants)
+    combined: dict[str, dict[str, str]] = {}
+    for key, found in schedulers.items():
+        name, _, scheduler = key.partition(" ")
+        combined.setdefault(name, {})[scheduler] = _words(found["data_parallel"])
+    return {
+        **{package: importlib.metadata.version(package) for package in PACKAGES},
+        "pipelines": proven,
+        "refused": refused,
+        "faults": faults,
+        "schedulers": dict(sorted(combined.items())),
+    }
+
+
+def supports(entry: Mapping[str, Any] | None, found: Findings) -> bool:
+    """Whether findings are at least as good as the file's entry for their class."""
+    if entry is None:
+        return found["data_parallel"].outcome in ("refused", "fault")
+    if entry["batch"] == "any" and found["data_parallel"].outcome != "equal":
+        return False
+    return all(found[name].outcome in ("equal", "batch 1") for name in entry["strategies"])
+
+
+def page(found: Table) -> str:
+    """docs/models.md."""
+    versions = ", ".join(f"{package} {found[package]}" for package in PACKAGES)
+    lines = [
+        "# Pipelines, and what is proven of them",
+        "",
+        f"Made by `make models-table`, with {versions}: tiny random models of each class, several",
+        "texts and sizes, one and two processes, beside plain diffusers with one prompt a call. An",
+        "image is equal where no value is more than 1 of 255 off.",
+        "",
+        "| pipeline | batch size | `phases` | `device_map` with `max_memory` |",
+        "| --- | --- | --- | --- |",
+        *(_row(name, entry) for name, entry in found["pipelines"].items()),
+    ]
+    lines += _section("Batch size 1 only, and why", _reasons(found, "batch"))
+    lines += _section("Strategies refused, and why", _reasons(found, "strategies"))
+    lines += _section("Refused by `plan`", found["refused"])
+    lines += _section("Not right yet", found["faults"])
+    for name, schedulers in found["schedulers"].items():
+        lines += ["", f"## Schedulers of {name}", "", "| scheduler | result |", "| --- | --- |"]
+        lines += [f"| {scheduler} | {words} |" for scheduler, words in schedulers.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _entry(variants: list[Findings]) -> dict[str, Any]:
+    whys = [found["data_parallel"].reason for found in variants]
+    others = [name for name in variants[0] if name != "data_parallel"]
+    is_equal = {name: all(v[name].outcome == "equal" for v in variants) for name in others}
+    refusals = {
+        name: next(v[name].reason for v in variants if v[name].outcome != "equal")
+        for name in others
+        if not is_equal[name] and all(v[name].is_right for v in variants)
+    }
+    entry: dict[str, Any] = {
+        "batch": 1 if any(whys) else "any",
+        "strategies": ["data_parallel", *(name for name in others if is_equal[name])],
+    }
+    if any(whys):
+        entry["why_batch_1"] = next(filter(None, whys))
+    return {**entry, "refused": refusals} if refusals else entry
+
+
+def _faults(name: str, variants: list[Findings]) -> dict[str, str]:
+    return {
+        f"{name} {strategy}": one.reason
+        for found in variants
+        for strategy, one in found.items()
+        if not one.is_right
+    }
+
+
+def _row(name: str, entry: Mapping[str, Any]) -> str:
+    cells = ["equal" if it in entry["strategies"] else "no" for it in ("phases", "device_map")]
+    return f"| {name} | {entry['batch']} | {' | '.join(cells)} |"
+
+
+def _reasons(found: Table, kind: str) -> dict[str, str]:
+    if kind == "batch":
+        entries = found["pipelines"].items()
+        return {name: entry["why_batch_1"] for name, entry in entries if "why_batch_1" in entry}
+    return {
+        f"{name} {strategy}": reason
+        for name, entry in found["pipelines"].items()
+        for strategy, reason in entry.get("refused", {}).items()
+    }
+
+
+def _section(title: str, lines: Mapping[str, str]) -> list[str]:
+    if not lines:
+        return []
+    rows = [f"- {name}: {_escaped(reason)}" for name, reason in lines.items()]
+    return ["", f"## {title}", "", *rows]
+
+
+def _words(found: Finding) -> str:
+    return _escaped(f"{found.outcome}: {found.reason}" if found.reason else found.outcome)
+
+
+def _escaped(words: str) -> str:
+    return " ".join(words.replace("|", "/").split())
+
+
+def variants_of(name: str) -> list[str]:
+    """The keys of tiny.MODELS that are of the same class."""
+    own = name.partition("/")[0]
+    return [key for key in tiny.MODELS if key.partition("/")[0] == own]
+
+
+def read(folder: Path) -> dict[str, Findings]:
+    """Findings that tests left in a folder, in the order of their names."""
+    found = {}
+    for file in sorted(folder.glob("*.json")):
+        values = json.loads(file.read_text(encoding="utf-8"))
+        found[values["name"]] = {
+            strategy: Finding(**one) for strategy, one in values["found"].items()
+        }
+    return found
