@@ -15,7 +15,7 @@ from runner.model.safetensors_header import tensors
 from runner.model.spec import ModelSpec
 from runner.model.weight_files import WeightFile, index_name, to_read, weight_files
 
-__all__ = ["check_code", "check_files", "check_names", "without_variant"]
+__all__ = ["check_code", "check_files", "check_names", "names_in", "without_variant"]
 
 LIBRARIES = ("diffusers", "transformers")
 WITHOUT_WEIGHTS = re.compile("Tokenizer|Processor|Extractor|Scheduler|Guider|^Mel$|^Onnx|^Flax")
@@ -42,7 +42,7 @@ def check_files(spec: ModelSpec, folder: Path) -> None:
     """Raises ModelError for what a load would stop at, or take for something else: code or pickles
     that are not allowed, missing files, damaged ones, packages that are not installed."""
     index = index_of(folder, spec.id)
-    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    names = names_in(folder)
     check_code(spec, index, names)
     check_names(spec, index, names)
     for name in names:
@@ -51,6 +51,12 @@ def check_files(spec: ModelSpec, folder: Path) -> None:
     check_packages(index, folder, spec.id)
     for component in components_of(index):
         _check_weights(spec, folder, component, names)
+
+
+def names_in(folder: Path) -> list[str]:
+    """The files of a model and of its components, whose folders may be links."""
+    paths = (path for pattern in ("*", "*/*") for path in folder.glob(pattern))
+    return [path.relative_to(folder).as_posix() for path in paths if path.is_file()]
 
 
 def check_names(spec: ModelSpec, index: Mapping[str, Any], names: Iterable[str]) -> None:
@@ -83,7 +89,7 @@ def without_variant(spec: ModelSpec, folder: Path) -> list[str]:
     """The components whose plain weights are read, since they have none of the variant asked."""
     if spec.variant is None:
         return []
-    names = [path.relative_to(folder).as_posix() for path in folder.glob("*/*")]
+    names = names_in(folder)
     return [
         component
         for component in components_of(index_of(folder, spec.id))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from runner.errors import ModelError
 from runner.model import files as model
 from runner.model import safetensors_header
+from runner.model.complete import names_in
 from runner.model.spec import ModelSpec
 from runner.model.weight_files import to_read, weight_files
 
@@ -27,10 +28,7 @@ def component_bytes(spec: ModelSpec, dtype: str) -> dict[str, int]:
     """
     folder = model.local_folder(spec)
     index = model.index_of(folder or model.configs(spec), spec.id)
-    if folder is not None:
-        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors")]
-    else:
-        names = model.hub_files(spec)
+    names = model.hub_files(spec) if folder is None else names_in(folder)
 
     def header(name: str) -> Tensors:
         if folder is not None:

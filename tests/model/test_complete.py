@@ -18,6 +18,7 @@ from runner.model.complete import without_variant
 from runner.model.configs import ModelConfigs
 from runner.model.requirements import needed_packages, required_components
 from runner.model.spec import ModelSpec
+from runner.model.weights import component_bytes
 
 Change = Callable[[Path], Any]
 TRANSFORMER = "transformer/diffusion_pytorch_model.safetensors"
@@ -302,3 +303,14 @@ def test_shards_of_a_variant(copy: Path, name: str) -> None:
     assert model.local_folder(spec(copy, variant="fp16")) == copy
     (copy / "transformer" / name.format(2)).unlink()
     assert f"transformer lacks {name.format(2)}" in refusal(copy, variant="fp16")
+
+
+def test_components_may_be_links(flux: Path, tmp_path: Path) -> None:
+    """Models share parts, such as a text encoder."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in flux.iterdir():
+        (folder / path.name).symlink_to(path)
+    assert model.local_folder(spec(folder)) == folder
+    assert model.identity(spec(folder)) == model.identity(spec(flux))
+    assert component_bytes(spec(folder), "float32") == component_bytes(spec(flux), "float32")

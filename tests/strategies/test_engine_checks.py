@@ -98,8 +98,8 @@ def test_other_models_are_refused_with_those_that_work(models, plan_words, tmp_p
     folder = tmp_path / "other"
     folder.mkdir()
     index = json.loads((models / "flux" / "model_index.json").read_text())
-    for name in ("transformer", "vae", "scheduler"):
-        (folder / name).symlink_to(models / "flux" / name)
+    for path in filter(Path.is_dir, (models / "flux").iterdir()):
+        (folder / path.name).symlink_to(path)
     (folder / "model_index.json").write_text(json.dumps(index))
     tiny.edit_json(
         folder / "model_index.json",

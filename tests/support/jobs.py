@@ -28,6 +28,31 @@ ENVIRONMENT = {
 }
 
 
+def empty_model(folder: Path) -> Path:
+    """A FLUX pipeline with every file that one needs, and nothing in them."""
+    weights = len(b"{}").to_bytes(8, "little") + b"{}"
+    parts = {
+        "scheduler": ("diffusers", "FlowMatchEulerDiscreteScheduler", "scheduler_config.json", ""),
+        "vae": ("diffusers", "AutoencoderKL", "config.json", "diffusion_pytorch_model"),
+        "text_encoder": ("transformers", "CLIPTextModel", "config.json", "model"),
+        "tokenizer": ("transformers", "CLIPTokenizer", "tokenizer.json", ""),
+        "text_encoder_2": ("transformers", "T5EncoderModel", "config.json", "model"),
+        "tokenizer_2": ("transformers", "T5TokenizerFast", "tokenizer.json", ""),
+        "transformer": (
+            *("diffusers", "FluxTransformer2DModel", "config.json", "diffusion_pytorch_model"),
+        ),
+    }
+    for name, (_, _, config, base) in parts.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / config).write_text("{}")
+        if base:
+            (folder / name / f"{base}.safetensors").write_bytes(weights)
+    index = {name: [library, kind] for name, (library, kind, _, _) in parts.items()}
+    text = json.dumps({"_class_name": "FluxPipeline", **index})
+    (folder / "model_index.json").write_text(text)
+    return folder
+
+
 class Job:
     """A manifest with its output folder, and ways to launch it."""
 
@@ -35,9 +60,7 @@ class Job:
         self.folder = folder
         self.output = Path(manifest.pop("output", folder / "out"))
         self.manifest = folder / "job.yaml"
-        model = folder / "model"
-        model.mkdir(parents=True, exist_ok=True)
-        (model / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+        model = empty_model(folder / "model")
         self.prompts = manifest.pop("prompts", [f"prompt {i}" for i in range(images)])
         values = {"model": str(model), "seed": 7, **manifest, "prompts": self.prompts}
         self.manifest.write_text(yaml.safe_dump({**values, "output": str(self.output)}))
