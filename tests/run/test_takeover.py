@@ -14,8 +14,11 @@ from support.jobs import ENVIRONMENT, Job, ended, running, workers
 
 from runner.errors import TakenOverError
 from runner.folder import files, owners, png
+from runner.folder.clear import clear
+from runner.folder.journal import Journal, merge
 from runner.folder.lock import FolderLock, Owned
 from runner.folder.paths import OutputFolder
+from runner.folder.survey import Survey
 from runner.manifest.schema import OutputSpec
 
 
@@ -150,3 +153,25 @@ def test_a_dead_owner_with_a_time_to_come_is_dead(
     lock.acquire()
     assert time.monotonic() - start < 1  # all are watched at the same time
     lock.release()
+
+
+def test_a_sibling_that_began_meanwhile_is_not_taken_for_dead(tmp_path: Path) -> None:
+    """Neither its temporary files nor its journal, though it was not there at the first look."""
+    mine, sibling = owned(tmp_path, (1, 2), "0000beef"), owned(tmp_path, (2, 2), "5f3a90c2")
+    mine.acquire()
+    sibling.acquire()
+    unfinished = tmp_path / ".000000.png.5f3a90c2.0a0b0c0d.part"
+    dead = tmp_path / ".000000.png.0000dead.0a0b0c0d.part"
+    for path in (unfinished, dead):
+        path.touch()
+    Journal(mine.folder.journals, 1, 0, "5f3a90c2").done(0, "0" * 32, 1, 1, {})
+    record = merge(mine.folder.journals, 1)
+    found = Survey(
+        bytearray(1), bytearray(1), temporaries=[(unfinished, "5f3a90c2"), (dead, "0000dead")]
+    )
+    journal = Journal(mine.folder.journals, 2, 0, "0000beef")
+    clear(mine.folder, found, journal, record, set(), bytearray(1), mine.check)
+    assert (unfinished.exists(), dead.exists()) == (True, False)
+    assert record.unclean == {"000001-00000-5f3a90c2.jsonl"}
+    sibling.release()
+    mine.release()
