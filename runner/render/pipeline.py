@@ -281,6 +281,8 @@ class Pipeline:
 
     def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
         """Batches that will be rendered next, for a pipeline that makes several at once."""
+        if self._is_one_at_a_time:
+            batches = [[task] for tasks in batches for task in tasks]
         if hasattr(self.pipe, "prepare"):
             with self._remembering(itertools.chain.from_iterable(batches)):
                 self.pipe.prepare([self._arguments(tasks) for tasks in batches])

@@ -192,6 +192,10 @@ def test_batch_mates_do_not_change_an_image(family: str) -> None:
     tasks = [Task(i, i, text, i, parameters) for i, text in enumerate(texts)]
     rendering = renderer(make())
     assert not rendering.tries(tasks)
+    prepared: list[Any] = []
+    rendering.pipe.prepare = prepared.extend  # as of a pipeline that makes several calls at once
+    rendering.prepare([tasks])
+    assert [call["prompt"] for call in prepared] == list(texts)
     together = rendering.render(tasks).results
     assert [r.made["batch_size"] for r in together if isinstance(r, Image)] == [1, 1]
     assert [r.made["degraded"] for r in together if isinstance(r, Image)] == [[], []]
