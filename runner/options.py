@@ -38,7 +38,7 @@ def _run(parser: Parser) -> None:
     parser.add_argument(
         "--self-check",
         action="store_true",
-        help="first compare one image with the same image made by one rank; stop if they differ",
+        help="first compare one image with that of plain diffusers; stop if they differ",
     )
     _add_limit_and_shard(parser)
 
