@@ -49,7 +49,7 @@ def test_another_rank_must_have_the_same_weights(
         store=store,
         world=World(),
         stop=SimpleNamespace(requested=False),
-        pulse=SimpleNamespace(wait_for_value=lambda *_: store.get(KEY)),
+        heartbeat=SimpleNamespace(wait_for_value=lambda *_: store.get(KEY)),
     )
     broadcast(rank, assignment)
     got = receive(rank)
