@@ -29,6 +29,8 @@ __all__ = [
 ]
 
 SEED = 7
+REFUSED = 2  # the exit code
+LOADING = "cannot be loaded"  # refused only as weights were loaded
 INCOMPLETE = 75  # the exit code for "run again to go on"
 LIMIT = 1  # of 255, anywhere in an image
 TEXTS = ("a fox", "a red fox in the snow", "the moon over a green hill by the sea")
@@ -132,12 +134,14 @@ def plain(ranks: Launcher, case: Case, folder: Path) -> Plain:
 
 
 def launch(ranks: Launcher, path: Path, world_size: int = 1) -> Made:
-    """Run a manifest. Raises Fault."""
+    """Run a manifest. Raises Fault, or Refused where it was refused at the start."""
     # The runner's own comparison would hide what it makes of a class that is not proven yet.
     patches = ["support.patches:proven"]
     ended = ranks(world_size, path, patches=patches, folder=path.parent)
     if INCOMPLETE in ended.codes:  # a busy machine can lose the launcher's store: run again
         ended = ranks(world_size, path, patches=patches, folder=path.parent)
+    if ended.codes[0] == REFUSED and LOADING not in ended.words:
+        raise Refused(_last(ended.words))
     if set(ended.codes) != {0}:
         raise Fault(_why_not(ended, path.parent))
     return made(path.parent / "out")
@@ -146,7 +150,7 @@ def launch(ranks: Launcher, path: Path, world_size: int = 1) -> Made:
 def check(ranks: Launcher, path: Path, world_size: int = 1) -> None:
     """Plan a manifest, as before any launch of it. Raises Refused or Fault."""
     ended = ranks(1, "plan", path, "--world-size", world_size, folder=path.parent)
-    if ended.codes == [2]:
+    if ended.codes == [REFUSED]:
         raise Refused(_last(ended.words))
     if ended.codes != [0]:
         raise Fault(f"plan ends with {ended.codes}: {_last(ended.words)}")

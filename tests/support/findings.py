@@ -102,17 +102,20 @@ def _same(ranks: Launcher, case: Case, folder: Path, expected: Plain, **settings
 def look_at_strategy(
     ranks: Launcher, case: Case, folder: Path, expected: Plain, strategies: Sequence[dict[str, Any]]
 ) -> Finding:
-    """One image a batch; the first strategy that is refused or wrong counts."""
+    """One image a batch. Equal where one of the strategies is and no other is wrong."""
+    reasons = []
     for place, strategy in enumerate(strategies):
         path = case.manifest(folder / str(place), strategy=strategy)
         try:
             check(ranks, path)
             difference(launch(ranks, path), expected.made)
         except Refused as refusal:
-            return Finding("refused", str(refusal))
+            reasons.append(str(refusal))
         except Fault as fault:
             settings = {key: value for key, value in strategy.items() if key != "kind"}
             return Finding("fault", f"{settings}: {fault}")
+    if len(reasons) == len(strategies):
+        return Finding("refused", reasons[-1])
     return Finding("equal")
 
 
