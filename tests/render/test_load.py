@@ -72,8 +72,16 @@ def load_all(job: Loaded) -> None:
         (TRANSFORMER, without_a_tensor, "lack weights, first .* of FluxTransformer2DModel; down"),
         (TEXTS, with_a_smaller_tensor, "cannot be loaded: RuntimeError: "),
         (TRANSFORMER, with_a_smaller_tensor, "cannot be loaded: Cannot load "),
-        (TEXTS, index("transformer", ["diffusers", "NoSuchModel"]), "cannot be loaded: "),
-        (TEXTS, index("transformer", ["diffusers", "export_to_gif"]), "cannot be loaded: "),
+        (
+            TEXTS,
+            index("transformer", ["diffusers", "NoSuchModel"]),
+            "cannot be loaded: |diffusers has no class",
+        ),
+        (
+            TEXTS,
+            index("transformer", ["diffusers", "export_to_gif"]),
+            "cannot be loaded: |diffusers has no class",
+        ),
         (TEXTS, index("vae", None), "cannot be loaded: "),
     ],
 )
