@@ -9,6 +9,7 @@ batches (worker.py, lead.py, render/). Rank 0 reports once the last living rank 
 
 import contextlib
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 
@@ -52,14 +53,26 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
         if world.rank == 0:
             return _run_on_rank_0(rank)
         assignment = receive(rank)
-        with _refusal_noted(rank, assignment):
-            render_and_write_batches(rank, assignment)
+        try:
+            with _refusal_noted(rank, assignment):
+                render_and_write_batches(rank, assignment)
+        except TakenOverError as error:
+            _let_no_restart_go_on(rank, error.exit_code)
+            raise
         return ExitCode.COMPLETE  # rank 0 reports on the whole job
 
 
 def _run_on_rank_0(rank: Rank) -> ExitCode:
-    launch_id = secrets.token_hex(4)
-    lock = FolderLock(rank.folder, launch_id, rank.job.part, on_lost=rank.stop.request)
+    printing = threading.Lock()  # a thread and the main one may both find that the folder is lost
+
+    def on_lost(error: TakenOverError) -> None:
+        _let_no_restart_go_on(rank, error.exit_code)
+        if printing.acquire(blocking=False):
+            say(str(error))
+        error.is_printed = True
+        rank.stop.request(is_final=True)
+
+    lock = FolderLock(rank.folder, secrets.token_hex(4), rank.job.part, on_lost)
     rank.stop.on_cut = lock.release
     started = time.time()
     try:
@@ -73,7 +86,7 @@ def _run_on_rank_0(rank: Rank) -> ExitCode:
             _let_no_restart_go_on(rank, code)
         return code
     except TakenOverError as error:
-        _let_no_restart_go_on(rank, error.exit_code)
+        on_lost(error)
         raise
     finally:
         lock.release()

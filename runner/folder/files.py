@@ -94,13 +94,14 @@ def _replace(path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[
         temporary.unlink(missing_ok=True)  # it has its final name, or something went wrong
 
 
-def again(call: Callable[[], T]) -> T:
-    """Call up to TRIES times where a network disk fails for a moment."""
+def again(call: Callable[[], T], but: type[OSError] = DiskError) -> T:
+    """Call up to TRIES times where a network disk fails for a moment. An error `but` is raised at
+    once."""
     for left in reversed(range(TRIES)):
         try:
             return call()
         except OSError as error:
-            if isinstance(error, DiskError) or error.errno not in TRANSIENT or not left:
+            if isinstance(error, (but, DiskError)) or error.errno not in TRANSIENT or not left:
                 raise
         time.sleep(PAUSE_S)
     raise AssertionError("unreachable")

@@ -36,13 +36,16 @@ class Owned:
         name = f"{part[0]}-of-{part[1]}.json" if part else "all.json"
         return cls(folder.locks / name, launch)
 
+    def _read(self) -> bytes:
+        with contextlib.suppress(FileNotFoundError):
+            return files.again(self.path.read_bytes, but=FileNotFoundError)
+        return b""
+
     def check(self) -> None:
         """Raises TakenOverError where the lock is not ours any more, and DiskError where it cannot
         be read."""
         try:
-            owner = owners.parse(files.again(self.path.read_bytes))
-        except FileNotFoundError:
-            owner = {}
+            owner = owners.parse(self._read())
         except OSError as error:
             raise DiskError(error.errno, f"{self.path}: {error.strerror}") from error
         if owner.get("launch") != self.launch:
@@ -76,7 +79,7 @@ class FolderLock:
         folder: OutputFolder,
         launch: str,
         part: Part | None,
-        on_lost: Callable[[], None] = lambda: None,
+        on_lost: Callable[[TakenOverError], None] = lambda _: None,
     ) -> None:
         """`on_lost` is called, in a thread, once another job has taken the folder over."""
         self.folder = folder
@@ -133,10 +136,14 @@ class FolderLock:
 
     def _beat(self) -> None:
         while not self._stop.wait(owners.HEARTBEAT_S):
-            with contextlib.suppress(OSError):
+            try:
                 if not owners.beat(self.path, self.launch):
-                    self._on_lost()
-                    return
+                    self.check()
+            except TakenOverError as error:
+                self._on_lost(error)
+                return
+            except OSError:
+                continue  # the disk may be back in a moment
 
 
 def _remove_temporaries(locks: Path) -> None:
