@@ -219,7 +219,7 @@ def test_what_it_cannot_be_used_with(
 
 
 def test_a_denoiser_in_parts(ranks: Launcher, home: Path) -> None:
-    path = write(home, "parts", strategy={"kind": "device_map", "max_memory": {"cpu": "60KiB"}})
+    path = write(home, "parts", strategy={"kind": "device_map", "max_memory": {"cpu": "120KiB"}})
     patches = ["support.patches:keep_compiled_code"]
     ended = ranks(1, path, patches=patches, folder=path.parent)
     assert ended.codes == [2], ended.words
