@@ -7,7 +7,6 @@ by the image, and makes one image a call: there the noise of one would depend on
 """
 
 import contextlib
-import functools
 import hashlib
 import inspect
 from collections.abc import Iterator
@@ -69,27 +68,36 @@ class Noise:
                 default.set_state(state)
 
     def _watch(self, scheduler: Any) -> None:
-        """Where a scheduler's methods take a generator, but get none, they get the call's. It stays
-        the object that it is, with its attributes: a pipeline may copy or swap those."""
-        if not is_scheduler(scheduler):
-            return
-        plain: Any = type(scheduler)
-        methods = {name: self._giving(getattr(plain, name)) for name in _drawing_methods(plain)}
-        names = {"__module__": plain.__module__, "__qualname__": plain.__qualname__}
-        kind = type(plain.__name__, (plain,), {**names, **methods})
-        object.__setattr__(scheduler, "__class__", kind)
+        """Where a scheduler's methods take a generator, but get none, they get the call's. The
+        scheduler keeps its class: some calls ask for just that one."""
+        if is_scheduler(scheduler):
+            for name in _drawing_methods(type(scheduler)):
+                object.__setattr__(scheduler, name, _Given(scheduler, name, self))
 
-    def _giving(self, function: Any) -> Any:
-        signature = inspect.signature(function)
+    @property
+    def generators(self) -> Generators | None:
+        """Of the current call."""
+        return self._generators
 
-        @functools.wraps(function)
-        def method(*given: Any, **named: Any) -> Any:
-            bound = signature.bind(*given, **named)
-            if bound.arguments.get("generator") is None:
-                bound.arguments["generator"] = self._generators
-            return function(*bound.args, **bound.kwargs)
 
-        return method
+class _Given:
+    """A method of a scheduler that is given the call's generators. A copy of the scheduler has one
+    of its own."""
+
+    def __init__(self, scheduler: Any, name: str, noise: Noise) -> None:
+        self.scheduler, self.name, self.noise = scheduler, name, noise
+        self.method = getattr(type(scheduler), name).__get__(scheduler)
+        self.__signature__ = inspect.signature(self.method)  # calls look at what it takes
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        bound = self.__signature__.bind(*given, **named)
+        if bound.arguments.get("generator") is None:
+            bound.arguments["generator"] = self.noise.generators
+        return self.method(*bound.args, **bound.kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Given":
+        scheduler = memo.get(id(self.scheduler), self.scheduler)
+        return self if scheduler is self.scheduler else _Given(scheduler, self.name, self.noise)
 
 
 def _other_seed(seed: int) -> int:
