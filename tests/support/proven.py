@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.model.batching import one_at_a_time
 from support import ROOT, tiny
 from support.findings import Finding
 
@@ -37,7 +38,7 @@ def table(pipelines: Mapping[str, Findings], schedulers: Mapping[str, Findings])
         if refusals := [one.reason for one in outcomes if one.outcome == "refused"]:
             refused[name] = refusals[0]
         elif all(one.is_right for one in outcomes):
-            proven[name] = _entry(variants)
+            proven[name] = _entry(name, variants)
     combined: dict[str, dict[str, str]] = {}
     for key, found in schedulers.items():
         name, _, scheduler = key.partition(" ")
@@ -88,21 +89,22 @@ def page(found: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _entry(variants: list[Findings]) -> dict[str, Any]:
+def _entry(name: str, variants: list[Findings]) -> dict[str, Any]:
     whys = [found["data_parallel"].reason for found in variants]
     others = [name for name in variants[0] if name != "data_parallel"]
-    is_equal = {name: all(v[name].outcome == "equal" for v in variants) for name in others}
+    is_equal = {other: all(v[other].outcome == "equal" for v in variants) for other in others}
     refusals = {
-        name: next(v[name].reason for v in variants if v[name].outcome != "equal")
-        for name in others
-        if not is_equal[name] and all(v[name].is_right for v in variants)
+        other: next(v[other].reason for v in variants if v[other].outcome != "equal")
+        for other in others
+        if not is_equal[other] and all(v[other].is_right for v in variants)
     }
     entry: dict[str, Any] = {
         "batch": 1 if any(whys) else "any",
-        "strategies": ["data_parallel", *(name for name in others if is_equal[name])],
+        "strategies": ["data_parallel", *(other for other in others if is_equal[other])],
     }
     if any(whys):
-        entry["why_batch_1"] = next(filter(None, whys))
+        # What the runner knows of the class says more than how its batch failed.
+        entry["why_batch_1"] = one_at_a_time(name, "") or next(filter(None, whys))
     return {**entry, "refused": refusals} if refusals else entry
 
 

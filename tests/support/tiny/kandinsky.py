@@ -117,7 +117,7 @@ def prior_components() -> dict[str, Any]:
     }
 
 
-CALL, OWN = square(64, prior_num_inference_steps=2), {"height": 96, "width": 64}
+CALL, OWN = square(64, prior_num_inference_steps=2), {"height": 128, "width": 64}
 MODELS = {
     "KandinskyCombinedPipeline": Model(kandinsky_2_1, CALL, OWN),
     "KandinskyV22CombinedPipeline": Model(kandinsky_2_2, CALL, OWN),
