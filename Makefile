@@ -22,7 +22,7 @@ else
 endif
 
 test: .venv/dev  ## all tests that need no extra service
-	$(BIN)/python -m pytest -m "not gpu and not cluster and not engines and not models" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not cluster and not engines and not models" $(ARGS)
 
 test-models: .venv/dev  ## every pipeline class, scheduler and strategy beside plain diffusers
 	$(BIN)/python -m pytest -n 2 tests/models $(ARGS)

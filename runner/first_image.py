@@ -45,9 +45,7 @@ def expected_image(
         where = assignment.plan.where(task.prompt_index)
         words = f"{where}: diffusers cannot make this image: {type(error).__name__}: {error}"
         rank.store.set(_key(replica.layout.replica), words)  # the other replicas wait for it
-        refusal = ModelError(words)
-        refusal.is_printed = replica.layout.replica != 0  # they all make the same image
-        raise refusal from error
+        raise ModelError(words) from error
 
 
 def check_first_image(
@@ -107,12 +105,10 @@ def _raise_for_any(rank: Rank, assignment: Assignment, replica: Replica) -> None
         leader = other * layout.ranks_per_replica + layout.leader
         words = rank.heartbeat.wait_for_value(_key(other), leader, is_stopped)
         if words:
-            error = _refusal(rank, assignment, words)
-            error.is_printed = rank.world.rank != leader
-            raise error
+            raise _refusal(assignment, words)
 
 
-def _refusal(rank: Rank, assignment: Assignment, words: str) -> RefusedError:
+def _refusal(assignment: Assignment, words: str) -> RefusedError:
     manifest = assignment.manifest
     first = _first_task(assignment)
     if not (manifest.strategy.is_plain and not manifest.compile):

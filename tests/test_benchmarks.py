@@ -63,7 +63,7 @@ def test_help(
         ("gpu_bench.py --images 512", "512: not a whole number from 1 to 400"),
         ("gpu_check.py --size 0", "0: not a whole number from 16 to 8192"),
         ("load_memory.py --ranks 0", "0: not a whole number from 1 to 1024"),
-        ("baselines.py one m {folder}/job.json out", "{folder}/job.json: no file"),
+        ("baselines.py one m job.json out", "job.json: no file"),
         ("baselines.py bare m {file} out --batch 0", "0: not a whole number from 1"),
         ("bare_image.py", "required: path"),
     ],

@@ -56,7 +56,7 @@ def test_a_paused_job_leaves_the_new_owner_alone(
             if is_over:
                 assert ended(second).code == 0
             else:
-                new.wait_until_rendering(3)
+                new.wait_for_process_at(3)
             before = content(paused.output)
             signal_all(first.pid, signal.SIGCONT)
             end = ended(first, 60)
