@@ -9,7 +9,7 @@ from typing import NoReturn
 import runner
 from runner.commands.slurm import Request
 from runner.errors import ExitCode
-from runner.launch.shards import Part
+from runner.launch.layout import Part
 from runner.manifest.local_folder import check_local_folder
 from runner.say import say
 from runner.units import whole_number

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runner.errors import ManifestError, Problem
-from runner.launch.shards import Part
+from runner.launch.layout import Part
 from runner.manifest.prompt_file import FilePrompts, overrides_of, repeated_sums
 from runner.manifest.prompts import MAX_SEED, Prompt, is_text, text_sums
 from runner.manifest.schema import Manifest

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 __all__ = [
+    "DTYPE_BYTES",
     "GIB",
     "MAX_BYTES",
     "bytes_in",
@@ -19,6 +20,7 @@ __all__ = [
 ]
 
 GIB = 2**30
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # of a number, by a manifest's dtype
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": GIB}
 MAX_BYTES = 2**50
 

@@ -16,7 +16,7 @@ from runner.folder.refuse import refuse
 from runner.folder.reports import rebuild
 from runner.folder.scan import scan
 from runner.folder.survey import Survey
-from runner.launch.shards import Part
+from runner.launch.layout import Part
 from runner.manifest.load import Loaded
 from runner.plan import wanted_images
 from runner.prepare.look import Look, look

@@ -14,7 +14,7 @@ from typing import IO, Any
 from runner.errors import DiskError, FolderError, RefusedError, TakenOverError
 from runner.folder import files, owners
 from runner.folder.paths import OutputFolder
-from runner.launch.shards import Part
+from runner.launch.layout import Part
 
 __all__ = ["FolderLock", "Owned", "guard", "note_refusal"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.folder.paths import OutputFolder
-from runner.launch.shards import Part
+from runner.launch.layout import Part
 
 __all__ = ["beat", "describe", "live_launches", "live_parts", "living", "parse", "read"]
 

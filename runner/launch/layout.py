@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from runner.errors import StrategyError
 from runner.launch.world import World
 
-__all__ = ["Layout", "grouped"]
+__all__ = ["Layout", "Part", "grouped"]
+
+Part = tuple[int, int]  # of a launch with --shard: I of N, from 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from runner.launch.store import Store, StoreLostError
 
-__all__ = ["Part", "open_shards", "shard", "take", "windows"]
-
-Part = tuple[int, int]  # of --shard I/N: the I-th of N equal parts of the plan, from 1
+__all__ = ["open_shards", "shard", "take", "windows"]
 
 
 def shard(pending: Sequence[int], replica: int, replicas: int) -> Sequence[int]:

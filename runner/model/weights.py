@@ -10,10 +10,10 @@ from runner.model import safetensors_header
 from runner.model.complete import names_in
 from runner.model.spec import ModelSpec
 from runner.model.weight_files import to_read, weight_files
+from runner.units import DTYPE_BYTES
 
-__all__ = ["DTYPE_BYTES", "component_bytes"]
+__all__ = ["component_bytes"]
 
-DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # by a manifest's dtype
 FLOATS = {"F64", "F32", "F16", "BF16"}  # these take the manifest's dtype, the rest stay
 OWN_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 

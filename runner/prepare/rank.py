@@ -5,7 +5,7 @@ from pathlib import Path
 
 from runner.folder.paths import OutputFolder
 from runner.launch.heartbeat import Heartbeat
-from runner.launch.shards import Part
+from runner.launch.layout import Part
 from runner.launch.stop import Stop
 from runner.launch.store import Store
 from runner.launch.world import World

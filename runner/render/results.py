@@ -1,13 +1,16 @@
-"""What becomes of a batch: images and failures. Imports no torch."""
+"""What becomes of a batch: images and failures. Imports neither torch nor NumPy."""
+
+from __future__ import annotations  # NumPy for types alone
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.plan import Task
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["DroppedError", "Failure", "Image", "Rendered", "Renderer", "Result"]
 

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 
 from runner.launch.devices import Machine
 from runner.model.configs import ModelConfigs
-from runner.model.weights import DTYPE_BYTES
 from runner.strategies.checks.conditions import PlannedImage
 from runner.strategies.estimate.sizes import tensor_parallel_bytes
-from runner.units import GIB, gib
+from runner.units import DTYPE_BYTES, GIB, gib
 
 __all__ = [
     "LEFT_FREE",
