@@ -2,9 +2,17 @@
 
     look at the folder → check → share → render → write → report
 
-Every rank runs `run`. Rank 0 looks, checks and shares (prepare/). All ranks render and write their
-batches (worker.py, lead.py, render/). Rank 0 reports once the last living rank has ended
-(report.py).
+Every rank runs `run`, with the manifest read and its plan made (cli.py, plan.py).
+
+1. Rank 0 looks at the output folder for what is finished, checks that the job can work and chooses
+   batch sizes, for which it may load the model (prepare/). It broadcasts the assignment.
+2. Each replica, one rank or several, takes a shard of the batches from the store; a replica that is
+   done takes batches of the others (launch/shards.py). It renders a batch, writes its images and
+   records them in its journal, until no batch is left (worker.py, lead.py, render/).
+3. Rank 0 reports once the last living rank has ended (report.py).
+
+Each start of the job on a folder is a launch; its generation counts them from 1. Rank 0 holds the
+folder's lock, and loses it only to a later launch that takes the folder over.
 """
 
 import contextlib

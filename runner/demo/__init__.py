@@ -1,7 +1,7 @@
 """The model that ships with the runner: what it needs to be called well, without loading it.
 
-The folder `model` is a stock diffusers pipeline. How it was made is in the other files here, which
-need torch; this one does not.
+The folder `model` is a stock diffusers pipeline. The other files here made it: they import torch
+and each other, nothing else of the runner.
 """
 
 from pathlib import Path

@@ -114,10 +114,6 @@ class FolderLock:
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
 
-    @property
-    def is_held(self) -> bool:
-        return self._thread is not None
-
     def check(self) -> None:
         """As `Owned.check`."""
         self.owned.check()

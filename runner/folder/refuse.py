@@ -28,7 +28,8 @@ def refuse(folder: OutputFolder, found: Survey, *, regenerate: bool) -> None:
         )
     reasons = []
     if found.changed:
-        reasons.append(f"{first_few(found.changed)}: {found.cause}")
+        images = "image" if len(found.changed) == 1 else "images"
+        reasons.append(f"{images} {first_few(found.changed)}: {found.cause}")
     if found.beyond:
         names = first_few([path.name for path in found.beyond])
         reasons.append(f"{names}: beyond the end of the list")

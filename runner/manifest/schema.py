@@ -111,7 +111,7 @@ class Manifest(Settings):
     @classmethod
     def _only_with_auto(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
         if value and info.data.get("batch_size", "auto") != "auto":
-            raise ValueError("what batch_size: auto found; use it with that")
+            raise ValueError("belongs to batch_size: auto; remove it, or set batch_size: auto")
         return value
 
     @property
