@@ -75,10 +75,14 @@ def test_what_the_checker_of_deepfloyd_finds_is_flagged(policy: str, kind: str) 
     assert (judged.kind, judged.error) == (kind, "flagged: safety checker")
 
 
-def test_a_picture_of_what_is_not_finite_fails() -> None:
+def test_a_picture_of_what_is_not_finite_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = deepfloyd_if()
-    step = pipe.scheduler.step
-    pipe.scheduler.step = lambda *given, **named: [step(*given, **named)[0] * float("nan")]
+    step = type(pipe.scheduler).step
+
+    def broken(scheduler: Any, *given: Any, generator: Any = None, **named: Any) -> list[Any]:
+        return [step(scheduler, *given, generator=generator, **named)[0] * float("nan")]
+
+    monkeypatch.setattr(type(pipe.scheduler), "step", broken)
     (result,) = rendered(pipe, 1, clean_caption=False)
     assert isinstance(result, Failure)
     assert (result.kind, result.error) == (
