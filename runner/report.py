@@ -24,9 +24,10 @@ def report(
     rank: Rank, assignment: Assignment, launch: Launch, *, is_refused: bool = False
 ) -> ExitCode:
     """Rebuild the reports from all journals, and say in one line how it went, except where the
-    launch was refused: that has a line already. Raises
-    InterruptedRunError where the prompts are no longer there: then summary.json alone is written.
-    Raises TakenOverError where the folder is another job's by now: then nothing is written.
+    launch was refused: that has a line already.
+
+    Raises InterruptedRunError where the prompts are no longer there: then summary.json alone is
+    written. Raises TakenOverError where the folder is another job's by now: then nothing is.
     """
     folder, job, plan = rank.folder, rank.job, assignment.plan
     check = Owned.of(folder, assignment.launch, job.part).check

@@ -43,8 +43,9 @@ def compare(plan: Plan, folder: Path, machine: Machine) -> dict[str, Any]:
     configs, dtype = ModelConfigs.read(folder), manifest.dtype
     sizes = component_bytes(manifest.model, dtype)
     job = JobSize.of(configs, dtype, sizes, manifest.largest_batch, plan.tasks())
+    found = rows(job, machine)
     try:
-        strategy, why = choose(job, machine)
+        strategy, why = choose(job, machine, found)
         choice = f"{strategy.kind}, since {why}"
     except StrategyError as error:
         choice = str(error).removeprefix("strategy: auto: ")
@@ -53,7 +54,7 @@ def compare(plan: Plan, folder: Path, machine: Machine) -> dict[str, Any]:
         "components": sizes,
         "activations": {"denoising": job.denoising, "decoding": job.decoding},
         "overhead": OVERHEAD,
-        "strategies": [_values(row) for row in rows(job, machine)],
+        "strategies": [_values(row) for row in found],
         "auto": choice,
     }
 

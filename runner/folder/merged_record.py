@@ -64,9 +64,7 @@ class MergedRecord:
         self.failed: dict[int, Failed] = {}
         self.unclean: set[str] = set()  # journals without their last line, and not verified since
         self.verified: set[str] = set()  # journals whose files were read whole by a later launch
-        self.kept_out: dict[
-            int, Failed
-        ] = {}  # done, but flagged, which the manifest rejects by now
+        self.kept_out: dict[int, Failed] = {}  # done, but flagged, which the manifest rejects
         self.accounts: dict[str, Account] = {}  # launch → account
         self.journals: dict[str, int] = {}  # name → bytes read
         self.lines = 0  # about images

@@ -1,5 +1,6 @@
 """The accelerators of this machine, and which of them this rank uses."""
 
+import gc
 import re
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from runner.units import counted, gib
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Machine", "own_devices", "set_device", "this_machine"]
+__all__ = ["Machine", "free_memory", "own_devices", "set_device", "this_machine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +88,12 @@ def set_device(world: World, *, share: bool = False) -> "torch.device":
     torch.accelerator.set_device_index(index)
     accelerator = torch.accelerator.current_accelerator()
     return torch.device(accelerator.type if accelerator else "cpu", index)
+
+
+def free_memory() -> None:
+    """Give what no object holds any more back to the host and to the accelerator."""
+    import torch
+
+    gc.collect()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()

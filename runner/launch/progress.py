@@ -5,7 +5,6 @@ import os
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -42,12 +41,7 @@ class Progress:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 

@@ -15,7 +15,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 
 from runner.errors import ExitCode, ReplicaLostError
 from runner.launch.heartbeat import Heartbeat
@@ -64,12 +63,7 @@ class Replica:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.is_alone:
             return
         self._closed.set()

@@ -2,15 +2,15 @@
 
 import contextlib
 import functools
-import gc
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from runner.model.replaced import replaced
 from runner.render.state import dtypes_kept
 
-__all__ = ["Ladder", "free_memory", "is_known_to_overflow", "vae_in_float32"]
+__all__ = ["Ladder", "is_known_to_overflow", "vae_in_float32"]
 
 
 class Ladder:
@@ -67,12 +67,6 @@ class Ladder:
         return True
 
 
-def free_memory() -> None:
-    gc.collect()
-    if torch.accelerator.is_available():
-        torch.accelerator.empty_cache()
-
-
 def is_known_to_overflow(pipe: Any) -> bool:
     """Whether the VAE says of itself that half precision may be too small for it."""
     vae: Any = getattr(pipe, "vae", None)
@@ -83,17 +77,12 @@ def is_known_to_overflow(pipe: Any) -> bool:
 @contextlib.contextmanager
 def vae_in_float32(pipe: Any) -> Iterator[None]:
     """Decode in float32, for one image: the others stay bit for bit what they are elsewhere."""
-    vae, own, decode = pipe.vae, dict(vars(pipe.vae)), pipe.vae.decode
+    vae, decode = pipe.vae, pipe.vae.decode
 
     @functools.wraps(decode)
     def in_float32(latents: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return decode(latents.float(), *args, **kwargs)
 
-    with dtypes_kept(vae):
+    with dtypes_kept(vae), replaced(vae, decode=in_float32):
         vae.to(torch.float32)
-        vae.decode = in_float32
-        try:
-            yield
-        finally:
-            del vae.decode
-            vars(vae).update(own)  # where it was replaced already
+        yield

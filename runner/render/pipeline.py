@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from runner.errors import GaveUpError
+from runner.launch.devices import free_memory
 from runner.launch.replica import Replica
 from runner.launch.stop import Stop
 from runner.model.batching import one_at_a_time
@@ -24,7 +25,7 @@ from runner.model.text_memory import text_memory
 from runner.model.truncation import truncation_of
 from runner.plan import Task, is_text
 from runner.render.compiled import is_compile_error, uncompile_blocks
-from runner.render.memory import Ladder, free_memory, is_known_to_overflow, vae_in_float32
+from runner.render.memory import Ladder, is_known_to_overflow, vae_in_float32
 from runner.render.noise import Noise, SharedNoiseError
 from runner.render.picture import as_tensor, flags_of, output_type_of, to_pixels, wrong_size
 from runner.render.results import DroppedError, Failure, Image, Rendered, Result

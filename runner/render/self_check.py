@@ -1,12 +1,12 @@
 """An image by plain diffusers, and how far another is from it."""
 
-import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.launch.devices import free_memory
 from runner.launch.world import World
 from runner.manifest.schema import Manifest
 from runner.plan import Task
@@ -44,9 +44,7 @@ def plain_image(
         return np.asarray(called.images[0])
     finally:
         del pipe
-        gc.collect()
-        if torch.accelerator.is_available():
-            torch.accelerator.empty_cache()
+        free_memory()
 
 
 def difference(image: Any, expected: Any, dtype: str) -> str:

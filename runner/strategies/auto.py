@@ -45,7 +45,7 @@ class Auto(StrategyBase):
             configs, images = ModelConfigs.read(conditions.folder), conditions.images()
             sizes, batch_size = conditions.component_bytes(), conditions.batch_size
             job = JobSize.of(configs, conditions.dtype, sizes, batch_size, images)
-            strategy, why = choose(job, machine)
+            strategy, why = choose(job, machine, rows(job, machine))
             strategy = strategy.for_processes(machine, world.world_size)
         found = strategy.resolve(conditions, world)
         choice = f"strategy auto: {strategy.kind}, since {why}"
@@ -60,10 +60,10 @@ def rows(job: JobSize, machine: Machine) -> list[Row]:
     return [row for kind in get_args(Kind) for row in kind.rows(job, machine)]
 
 
-def choose(job: JobSize, machine: Machine) -> Choice:
-    """The guides' table. Raises StrategyError where nothing in diffusers fits, with what would
-    help."""
-    fitting = [row.strategy for row in rows(job, machine) if row.estimate.fits]
+def choose(job: JobSize, machine: Machine, found: Sequence[Row]) -> Choice:
+    """The guides' table; `found` are its `rows`. Raises StrategyError where nothing in diffusers
+    fits, with what would help."""
+    fitting = [row.strategy for row in found if row.estimate.fits]
     room = machine.memory - OVERHEAD
     device_map = _first(fitting, DeviceMap)
     if whole := _first(fitting, DataParallel):

@@ -69,8 +69,7 @@ class ContextParallel(SequenceParallel):
 
     def resolve(self, conditions: Conditions, world: World) -> Resolution:
         if self.ranks == 1:
-            self.layout(world)
-            return Resolution(self)
+            return super().resolve(conditions, world)
         configs = ModelConfigs.read(conditions.folder)
         if configs.plan_of("_cp_plan") is None:
             raise StrategyError(

@@ -2,7 +2,6 @@
 
 import math
 import re
-import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -192,14 +191,9 @@ class DeviceMap(StrategyBase):
             return load_placed(source, budget, world)
         from runner.strategies.engines.phases import PhasedPipeline
 
-        if not self.max_memory and len(budget) <= 1:
-            return PhasedPipeline(source, alone_on(device), device)
-        # Kept with the pipeline: the folder is deleted when the pipeline is.
-        offloaded = tempfile.TemporaryDirectory(prefix="runner-offload-")
-        place = splitting(source, budget, world, offloaded.name)
-        pipe = PhasedPipeline(source, place, device)
-        pipe.offload_folder = offloaded
-        return pipe
+        is_alone = not self.max_memory and len(budget) <= 1
+        place = alone_on(device) if is_alone else splitting(source, budget, world)
+        return PhasedPipeline(source, place, device)
 
     def _budget(self, device: "torch.device", world: World) -> Budget:
         given = self._given

@@ -51,8 +51,7 @@ class ParaAttention(SequenceParallel):
 
     def resolve(self, conditions: Conditions, world: World) -> Resolution:
         if self.ranks == 1:
-            self.layout(world)
-            return Resolution(self)
+            return super().resolve(conditions, world)
         configs = ModelConfigs.read(conditions.folder)
         name = configs.denoiser_class
         if name not in MODELS:

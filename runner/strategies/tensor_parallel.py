@@ -51,8 +51,7 @@ class TensorParallel(StrategyBase):
 
     def resolve(self, conditions: Conditions, world: World) -> Resolution:
         if self.degree == 1:
-            self.layout(world)
-            return Resolution(self)
+            return super().resolve(conditions, world)
         configs = ModelConfigs.read(conditions.folder)
         name = configs.denoiser_class
         if configs.plan_of("_tp_plan") is None:

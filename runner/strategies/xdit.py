@@ -114,8 +114,7 @@ class XDit(StrategyBase):
 
     def resolve(self, conditions: Conditions, world: World) -> Resolution:
         if self.ranks == 1:
-            self.layout(world)
-            return Resolution(self)
+            return super().resolve(conditions, world)
         configs = ModelConfigs.read(conditions.folder)
         supported = self._check_model(conditions, configs)
         for count in (configs.heads, configs.config.get("num_kv_heads")):

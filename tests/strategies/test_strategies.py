@@ -636,6 +636,10 @@ QWEN = {
 }  # fmt: skip
 
 
+def chosen(job, machine):
+    return choose(job, machine, rows(job, machine))
+
+
 def job_size(
     configs, transformer=FLUX_DEV, name="FluxTransformer2DModel", gib=None, size=1024
 ) -> JobSize:
@@ -675,7 +679,7 @@ def test_tensor_parallel_shares_are_counted(configs, transformer, name, shares):
     ],
 )  # fmt: skip
 def test_auto_follows_the_guides(configs, devices, gib, interconnect, kind, words):
-    strategy, why = choose(job_size(configs), Machine(devices, gib * GIB, interconnect))
+    strategy, why = chosen(job_size(configs), Machine(devices, gib * GIB, interconnect))
     assert (strategy.kind, words in why) == (kind, True), why
     if devices == 1:
         assert strategy.phases
@@ -684,7 +688,7 @@ def test_auto_follows_the_guides(configs, devices, gib, interconnect, kind, word
 def test_auto_takes_context_parallel_for_large_activations(configs):
     large = job_size(configs, size=8192, gib={"transformer": 1.0, "vae": 0.2})
     large = JobSize(large.configs, "bfloat16", large.components, 60 * GIB, 10 * GIB)
-    strategy, why = choose(large, Machine(4, 40 * GIB, "nvlink"))
+    strategy, why = chosen(large, Machine(4, 40 * GIB, "nvlink"))
     assert (strategy.kind, strategy.ulysses_degree) == ("context_parallel", 2)
     assert "not with the activations" in why
 
@@ -697,7 +701,7 @@ def test_auto_does_not_call_nvlink_slow(configs):
     plain = configs(TRANSFORMER, class_name="PixArtTransformer2DModel")
     parts = {"transformer": 30 * GIB, "vae": GIB}
     job = JobSize(ModelConfigs.read(plain), "bfloat16", parts, GIB, GIB)
-    strategy, why = choose(job, Machine(4, 24 * GIB, "nvlink"))
+    strategy, why = chosen(job, Machine(4, 24 * GIB, "nvlink"))
     assert strategy.kind == "device_map"
     assert (
         why == "the largest component does not fit on one device, and tensor parallel does not fit"
@@ -725,7 +729,7 @@ def test_a_split_fills_one_device_after_another(configs):
 
 def test_one_small_gpu_is_sent_to_host_memory(configs):
     with pytest.raises(StrategyError, match="device_map, which keeps what does not fit in host"):
-        choose(job_size(configs), Machine(1, 24 * GIB, "pcie"))
+        chosen(job_size(configs), Machine(1, 24 * GIB, "pcie"))
 
 
 def test_a_decoder_of_3d_convolutions_needs_more(configs):
@@ -742,7 +746,7 @@ def test_a_decoder_of_3d_convolutions_needs_more(configs):
 
 def test_auto_says_what_would_help_where_nothing_fits(configs):
     with pytest.raises(StrategyError, match="cannot put tensor and context parallel") as raised:
-        choose(job_size(configs, size=8192), Machine(2, 10 * GIB, "nvlink"))
+        chosen(job_size(configs, size=8192), Machine(2, 10 * GIB, "nvlink"))
     assert "quantization" in str(raised.value)
 
 
@@ -849,7 +853,7 @@ def test_where_nothing_fits_the_table_comes_before_the_refusal(planned):
 def test_auto_says_which_of_both_is_too_large(configs, transformer, size, words):
     made = job_size(configs, size=size, gib={"transformer": transformer, "vae": 0.2})
     with pytest.raises(StrategyError, match=words):
-        choose(made, Machine(2, 10 * GIB, "pcie"))
+        chosen(made, Machine(2, 10 * GIB, "pcie"))
 
 
 def test_a_planned_machine_is_checked_as_a_gpu_machine_would(planned):

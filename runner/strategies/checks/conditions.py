@@ -70,9 +70,10 @@ class Conditions:
         def images() -> Iterator[PlannedImage]:
             return map(changed, self.images())
 
-        def batches() -> Iterator[Sequence[PlannedImage]]:
-            return (
-                ([*map(changed, batch)] for batch in self.batches()) if self.batches else iter(())
-            )
+        if (of := self.batches) is None:
+            return replace(self, images=images)
 
-        return replace(self, images=images, batches=batches if self.batches else None)
+        def batches() -> Iterator[Sequence[PlannedImage]]:
+            return ([*map(changed, batch)] for batch in of())
+
+        return replace(self, images=images, batches=batches)

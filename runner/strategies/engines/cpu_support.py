@@ -5,6 +5,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from runner.model.replaced import replaced
+
 __all__ = ["attention_with_lse", "cpu_support"]
 
 
@@ -22,14 +24,12 @@ def cpu_support(device_type: str) -> Iterator[None]:
     attention_dispatch._native_attention_forward_op = _attention
     context_parallel._all_gather_anything = _all_gather
     # `rank % torch.accelerator.device_count()` divides by zero without an accelerator.
-    count, devices = torch.accelerator.device_count, tensor_parallel._SUPPORTED_TP_DEVICES
-    torch.accelerator.device_count = lambda: 1
-    tensor_parallel._SUPPORTED_TP_DEVICES = (*devices, "cpu")
-    try:
+    devices = (*tensor_parallel._SUPPORTED_TP_DEVICES, "cpu")
+    with (
+        replaced(torch.accelerator, device_count=lambda: 1),
+        replaced(tensor_parallel, _SUPPORTED_TP_DEVICES=devices),
+    ):
         yield
-    finally:
-        torch.accelerator.device_count = count
-        tensor_parallel._SUPPORTED_TP_DEVICES = devices
 
 
 def _all_gather(tensor: Any, dim: int, group: Any) -> Any:

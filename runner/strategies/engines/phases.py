@@ -14,16 +14,17 @@ Weights are read once a phase for a whole window of calls.
 """
 
 import contextlib
-import gc
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import signature
 from typing import Any
 
 import torch
 
+from runner.launch.devices import free_memory
 from runner.model.configs import ModelConfigs
+from runner.model.replaced import replaced
 from runner.model.text_memory import TextMemory
 from runner.model.truncation import Truncation
 from runner.strategies.base import Source
@@ -60,7 +61,6 @@ class PhasedPipeline:
     def __init__(self, source: Source, place: Place, device: torch.device) -> None:
         self.source = source
         self.place = place
-        self.offload_folder: Any = None  # kept as long as the pipeline
         self.device = device
         configs = ModelConfigs.read(source.folder)
         shapes = {name: empty(configs, name) for name in configs.networks}
@@ -70,8 +70,7 @@ class PhasedPipeline:
         self._absent = {
             name: _stand_in(shape, source.dtype, device) for name, shape in shapes.items()
         }
-        for name in shapes:
-            self._free(name)
+        self._unload(shapes)
         self._takes_callback = STEP_CALLBACK in signature(self.pipe.__call__).parameters
         self._made: dict[Any, list[Any]] = {}  # one a call that was prepared
         self._denoised: dict[Any, _Denoised] = {}  # calls for whose decoding there was no memory
@@ -160,22 +159,24 @@ class PhasedPipeline:
 
     @contextlib.contextmanager
     def _loaded(self, names: Sequence[str], there: Sequence[str] = ()) -> Iterator[None]:
-        arguments = self.place([*there, *names]) if names else {}
         try:
-            for name in names:
-                component = self.source.component(name, **arguments[name])
-                self.texts.watch(name, component)
-                object.__setattr__(self.pipe, name, component)
+            if names:
+                self._load(names, self.place([*there, *names]))
             yield
         finally:
-            for name in names:
-                self._free(name)
+            self._unload(names)
+            if names:
+                free_memory()
 
-    def _free(self, name: str) -> None:
-        object.__setattr__(self.pipe, name, self._absent[name])
-        gc.collect()
-        if torch.accelerator.is_available():
-            torch.accelerator.empty_cache()
+    def _load(self, names: Iterable[str], places: Mapping[str, Mapping[str, Any]]) -> None:
+        for name in names:
+            component = self.source.component(name, **places[name])
+            self.texts.watch(name, component)
+            object.__setattr__(self.pipe, name, component)
+
+    def _unload(self, names: Iterable[str]) -> None:
+        for name in names:
+            object.__setattr__(self.pipe, name, self._absent[name])
 
     def _encode(self, call: Call) -> list[Any]:
         """What each `encode_prompt` of the call returned, in host memory."""
@@ -187,7 +188,7 @@ class PhasedPipeline:
             return found
 
         self.truncation.clear()
-        with _replaced(self.pipe, encode_prompt=encode, prepare_latents=_leave):
+        with replaced(self.pipe, encode_prompt=encode, prepare_latents=_leave):
             self._left(call)
         self._cut[_key(call)] = self.truncation.cut
         return kept
@@ -201,8 +202,8 @@ class PhasedPipeline:
         )
         try:
             with (
-                _replaced(self.pipe, encode_prompt=self._given(texts)),
-                _replaced(vae, decode=_leave),
+                replaced(self.pipe, encode_prompt=self._given(texts)),
+                replaced(vae, decode=_leave),
             ):
                 latents = self._left(call)
         finally:
@@ -235,9 +236,9 @@ class PhasedPipeline:
         self._set_up(vae)
         try:
             with (
-                _replaced(self.pipe, encode_prompt=self._given(denoised.texts)),
-                _replaced(vae, decode=decode),
-                _replaced(absent, forward=denoise),
+                replaced(self.pipe, encode_prompt=self._given(denoised.texts)),
+                replaced(vae, decode=decode),
+                replaced(absent, forward=denoise),
             ):
                 return _each(_to_host, self._call({**call, STEP_CALLBACK: None}))
         except Exception as error:
@@ -303,18 +304,6 @@ def _stand_in(model: Any, dtype: torch.dtype, device: torch.device) -> Any:
     values = {"device": device, "forward": forward, "__module__": model_class.__module__}
     model.__class__ = type(model_class.__name__, (model_class,), values)
     return model
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, **methods: Callable[..., Any]) -> Iterator[None]:
-    """Some methods of one object, for a while."""
-    for name, method in methods.items():
-        object.__setattr__(owner, name, method)
-    try:
-        yield
-    finally:
-        for name in methods:
-            object.__delattr__(owner, name)
 
 
 def _key(call: Call) -> str:

@@ -26,17 +26,18 @@ def alone_on(device: "torch.device") -> Place:
     return lambda names: dict.fromkeys(names, arguments)
 
 
-def splitting(source: Source, budget: Budget, world: World, folder: str) -> Place:
-    """Over the devices of the budget; what fits nowhere is kept in `folder`, and read from there
-    when it is used."""
+def splitting(source: Source, budget: Budget, world: World) -> Place:
+    """Over the devices of the budget. What fits nowhere is kept on disk, as long as the function
+    that this returns, and read from there when it is used."""
     configs = ModelConfigs.read(source.folder)
+    offloaded = tempfile.TemporaryDirectory(prefix="runner-offload-")
     if any(device != "cpu" for device in budget):
         budget = {**budget, "cpu": budget.get("cpu", _host_memory(world))}
 
     def place(names: Sequence[str]) -> dict[str, dict[str, Any]]:
         parts = [part for name in names for part in parts_of(configs, name, source.dtype)]
         return {
-            name: {"device_map": places, "offload_folder": os.path.join(folder, name)}
+            name: {"device_map": places, "offload_folder": os.path.join(offloaded.name, name)}
             for name, places in placed(parts, budget).items()
         }
 
@@ -52,14 +53,12 @@ def load_placed(source: Source, budget: Budget, world: World) -> Any:
     gpus = [size for place, size in budget.items() if place != "cpu"]
     if gpus and max(sizes.values()) <= max(gpus) and sum(sizes.values()) <= sum(gpus):
         return source.pipeline(device_map="balanced", max_memory=budget)
-    # Kept with the pipeline: the folder is deleted when the pipeline is.
-    offloaded = tempfile.TemporaryDirectory(prefix="runner-offload-")
-    place = splitting(source, budget, world, offloaded.name)
+    place = splitting(source, budget, world)
     loaded = {
         name: source.component(name, **arguments) for name, arguments in place([*sizes]).items()
     }
     pipe = source.pipeline(**loaded)
-    pipe.offload_folder = offloaded
+    pipe.place = place  # kept with the pipeline: it holds what was offloaded
     return pipe
 
 
