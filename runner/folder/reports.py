@@ -11,7 +11,7 @@ from runner.folder.names import image_name
 from runner.folder.paths import OutputFolder
 from runner.plan import Plan
 
-__all__ = ["rebuild"]
+__all__ = ["failure_rows", "image_rows", "rebuild"]
 
 
 def rebuild(
@@ -24,43 +24,45 @@ def rebuild(
 ) -> None:
     """Write both reports again from the journals, in index order, line by line. `check` is called
     before each of them gets its name."""
-    files.replace(folder.metadata, _metadata(folder, plan, record, states), launch, check)
+    metadata = map(_line, image_rows(folder, plan, record, states))
+    files.replace(folder.metadata, metadata, launch, check)
     if FAILED in states or SKIPPED in states:
-        files.replace(folder.failures, _failures(plan, record, states), launch, check)
+        failures = map(_line, failure_rows(plan, record, states))
+        files.replace(folder.failures, failures, launch, check)
     else:
         check()
         folder.failures.unlink(missing_ok=True)
 
 
-def _metadata(
+def image_rows(
     folder: OutputFolder, plan: Plan, record: MergedRecord, states: bytearray
-) -> Iterator[bytes]:
+) -> Iterator[dict[str, Any]]:
+    """What metadata.jsonl says about each image that is there."""
     model = plan.manifest.model
     for task in plan.tasks():
         if states[task.index] == DONE:
             done = record.done[task.index]
-            yield _line(
-                {
-                    "file_name": image_name(task.index, folder.images_per_folder),
-                    "index": task.index,
-                    "prompt_index": task.prompt_index,
-                    "prompt": task.prompt,
-                    "seed": task.seed,
-                    "parameters": task.parameters,
-                    "model": model.id,
-                    "revision": model.revision,
-                    **done.made,
-                    "fingerprint": done.fingerprint,
-                }
-            )
+            yield {
+                "file_name": image_name(task.index, folder.images_per_folder),
+                "index": task.index,
+                "prompt_index": task.prompt_index,
+                "prompt": task.prompt,
+                "seed": task.seed,
+                "parameters": task.parameters,
+                "model": model.id,
+                "revision": model.revision,
+                **done.made,
+                "fingerprint": done.fingerprint,
+            }
 
 
-def _failures(plan: Plan, record: MergedRecord, states: bytearray) -> Iterator[bytes]:
+def failure_rows(plan: Plan, record: MergedRecord, states: bytearray) -> Iterator[dict[str, Any]]:
+    """What failures.jsonl says about each image that failed or was skipped."""
     for index, state in enumerate(states):
         if state in (FAILED, SKIPPED):
             failed = record.kept_out.get(index) or record.failed[index]
             fault = {"kind": failed.kind, "error": failed.error}
-            yield _line({"index": index, "prompt": plan.task(index).prompt, **fault})
+            yield {"index": index, "prompt": plan.task(index).prompt, **fault}
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
