@@ -8,13 +8,13 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import ModelError, RefusedError, StrategyError
+from runner.errors import GaveUpError, ModelError, RefusedError, StrategyError
 from runner.launch.replica import Replica
 from runner.plan import Task
 from runner.prepare.assignment import Assignment
 from runner.prepare.proof import note_comparison
 from runner.prepare.rank import Rank
-from runner.render.results import Failure, Image, Renderer
+from runner.render.results import DroppedError, Failure, Image, Renderer
 from runner.render.self_check import Pixels, difference, plain_image
 from runner.say import say
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_first_image", "expected_image"]
 
-NOT_COMPARED = ("flagged", "skipped")  # kinds of failures that are no fault of the pipeline
+NO_FAULT = ("flagged", "skipped", "out-of-memory")  # kinds of failures that say nothing of it
 
 
 def expected_image(
@@ -57,27 +57,31 @@ def check_first_image(
 ) -> None:
     """Make the first image on all ranks of the replica, and compare it on the leader. Raises
     RefusedError on every rank of the launch where a replica has found a difference: no image is
-    written then."""
+    written then. What stops the work, a stop or missing memory, is left to the work itself."""
+    words: str | None
     try:
         words = _compare(renderer, _first_batch(assignment), expected)
+    except (DroppedError, GaveUpError):
+        words = None
     except Exception as error:  # of this rank alone: the others are in the call, or behind it
         words = "".join(traceback.format_exception_only(error)).strip()
     verdict = replica.agree_on(("self-check", words) if words else None)
     if replica.layout.is_leader:
         rank.store.set(_key(replica.layout.replica), verdict[1] if verdict else "")
     _raise_for_any(rank, assignment, replica)
-    if rank.world.rank == 0 and expected is not None:
+    if rank.world.rank == 0 and words == "" and not rank.stop.requested:
         note_comparison(rank.folder, assignment.manifest, assignment.launch)
 
 
-def _compare(renderer: Renderer, batch: list[Task], expected: Pixels | None) -> str:
-    """What is wrong with the first image, alone and in its batch; "" where nothing is."""
+def _compare(renderer: Renderer, batch: list[Task], expected: Pixels | None) -> str | None:
+    """What is wrong with the first image, alone and in its batch; "" where nothing is, None where
+    there is nothing to compare."""
     dtype = renderer.about["dtype"]
     first, second = _made_first(renderer, batch[:1]), _made_first(renderer, batch)
     if isinstance(first, Failure):
-        return "" if first.kind in NOT_COMPARED else f"it failed: {first.error}"
-    if first is None or expected is None:  # another rank has the image, or nothing to compare with
-        return ""
+        return None if first.kind in NO_FAULT else f"it failed: {first.error}"
+    if first is None or expected is None:  # another rank has the image
+        return None
     if words := difference(first.pixels, expected, dtype):
         return f"it differs from the image of plain diffusers: {words}"
     if isinstance(second, Image) and (words := difference(second.pixels, first.pixels, dtype)):

@@ -47,12 +47,12 @@ def report(
         except InterruptedRunError:
             counts = count(record.states_by_journals(), record, wanted, launch)
             values = summary.summarize("interrupted", counts, launch, account)
-            summary.write_summary(folder, values, launch.id, check)
+            summary.write_summary(folder, values, assignment.launch, check)
             raise
         counts = count(states, record, wanted, launch)
         values = summary.conclude(counts, launch, account, assignment.manifest.max_failures)
-        rebuild(folder, plan, record, states, launch.id, check)
-        summary.write_summary(folder, values, launch.id, check)
+        rebuild(folder, plan, record, states, assignment.launch, check)
+        summary.write_summary(folder, values, assignment.launch, check)
         if not counts.left:  # whatever stopped a rank, another one made its images
             folder.forget_refusal(job.part)
     if is_refused:

@@ -28,11 +28,7 @@ __all__ = [
 
 TEMPORARY = ".part"  # the ending of a file that is being written
 # .000001.png.5f3a90c2.0a0b0c0d.part: the file's name, the launch that writes it, random digits
-TEMPORARY_NAME = re.compile(
-    r"\.(\d{6,}\.png|[a-z0-9-]+\.(jsonl?|yaml)|(refused|crash|probe)[0-9a-z-]*)"
-    r"\.(?P<launch>[0-9a-f]{8})\.[0-9a-f]{8}\.part",
-    re.ASCII,
-)
+TEMPORARY_NAME = re.compile(r"\..+\.(?P<launch>[0-9a-f]{8})\.[0-9a-f]{8}\.part")
 CLAIM = ".claim"  # the ending of a file whose content is the launch that may take the name
 CLAIM_NAME = re.compile(r"\.\d{6,}\.png\.claim", re.ASCII)  # only images are claimed
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}

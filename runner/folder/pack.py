@@ -22,24 +22,25 @@ MANY_LINES = 10_000  # so many outdated lines, and more of them than of valid on
 def pack(
     folder: Path,
     record: MergedRecord,
-    live: set[str],
+    live: Callable[[], set[str]],
     launch: str,
     check: Callable[[], None] = files.no_check,
 ) -> None:
     """Put what the clean journals of ended launches say into one file and remove them, where there
     are many or most of their lines are outdated.
 
-    `live` are the launches that may still write, looked up after the merge. Nothing is lost in a
-    crash, or where a sibling shard reads or packs at the same time. `check` is called before the
-    new file gets its name. Raises DiskError.
+    `live` returns the launches that may still write; it is asked after the merge. Nothing is lost
+    in a crash, or where a sibling shard reads or packs at the same time. `check` is called before
+    the new file gets its name. Raises DiskError.
     """
     valid = len(record.done) + len(record.failed)
     if len(record.journals) <= MANY_JOURNALS and record.lines <= 2 * valid + MANY_LINES:
         return
+    writing = live()
     ended = [
         name
         for name in record.journals
-        if journal_launch(name) not in live and name not in record.unclean
+        if journal_launch(name) not in writing and name not in record.unclean
     ]
     path = folder / f"{record.generation:06d}-packed-{launch}.jsonl"
     files.replace(path, _packed(record, set(ended)), launch, check)

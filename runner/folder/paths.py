@@ -98,7 +98,8 @@ class OutputFolder:
         guards = (self.locks / name for name in ("guard", "batches", "report"))
         for path in (self.dir, self.own, self.journals, self.locks, *self._image_folders()):
             _refuse_unless(stat.S_ISDIR, path)
-        for path in (*reports, *guards, self.trial, self.model, *self._refusal_notes()):
+        own = (self.trial, self.model, self.compared, *self._refusal_notes())
+        for path in (*reports, *guards, *own):
             _refuse_unless(stat.S_ISREG, path)
         for path in reports:
             if path.exists() and not _is_report(path):

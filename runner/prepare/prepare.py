@@ -56,10 +56,11 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """What was decided where there is work to do."""
+    """What was decided, for which there must be work to do."""
 
     resolved: Resolved
     plan: Plan
+    has_work: bool = True
     choice: str = ""
     compares_first: bool = False
     renderer: Renderer | None = None
@@ -87,7 +88,8 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
         if seen.model_files:
             text = json.dumps(seen.model_files)
             replace(folder.model, (text.encode(),), lock.launch, lock.check)
-        if not is_open(manifest):  # with nothing to do; a sibling shard may have settled it
+        # What was recorded with an earlier launch's choices stays where this one only looked.
+        if settled.has_work or (found.beyond and not is_open(manifest)):
             _record_manifest(folder, manifest, settled.choice, lock)
     assignment = Assignment(
         launch=lock.launch,
@@ -147,14 +149,14 @@ def _settle(rank: Rank, seen: Look, found: Survey, lock: FolderLock) -> _Settled
     # Which batches are a shard's own is not known before their sizes are.
     has_work = any(found.todo) if job.part else any(map(operator.and_, found.todo, wanted))
     if not has_work:
-        return _Settled(seen.resolved, seen.plan)
+        return _Settled(seen.resolved, seen.plan, has_work=False)
     resolution = check_here(seen.plan, rank.world)
     resolved = seen.resolved.model_copy(update={"strategy": resolution.strategy})
     space.check(folder)
     manifest = fill(job.loaded.manifest, resolved)
     configs = model.configs(manifest.model)
     compares = compares_first_image(manifest, configs, folder, is_asked=job.self_check)
-    settled = _Settled(resolved, seen.plan, resolution.choice, compares)
+    settled = _Settled(resolved, seen.plan, choice=resolution.choice, compares_first=compares)
     return _settle_batches(rank, seen, settled, lock) if is_open(manifest) else settled
 
 
@@ -196,7 +198,7 @@ def _record_survey(
         fingerprint = seen.fingerprints.of(seen.plan.task(index))
         journal.failed(index, fingerprint, "crashed", "its process died, and again alone", "")
     journal.close()
-    pack(folder.journals, record, live_launches(folder), launch, lock.check)
+    pack(folder.journals, record, lambda: live_launches(folder), launch, lock.check)
 
 
 def _record_manifest(

@@ -55,14 +55,15 @@ def test_a_broken_disk_leaves_no_partial_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_name_of_a_temporary_file_has_its_launch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["000001.png", "metadata.jsonl", "compared", "refused-1-of-2"])
+def test_the_name_of_a_temporary_file_has_its_launch(tmp_path: Path, name: str) -> None:
     seen: list[str] = []
 
     def chunks() -> object:
         seen.extend(p.name for p in tmp_path.iterdir())
         yield b"x"
 
-    files.create(tmp_path / "000001.png", chunks(), "5f3a90c2")  # type: ignore[arg-type]
+    files.create(tmp_path / name, chunks(), "5f3a90c2")  # type: ignore[arg-type]
     assert [files.temporary_launch(name) for name in seen] == ["5f3a90c2"]
     for name in ("000001.png", ".hidden", "a.part", ".x.part", "summary.json"):
         assert files.temporary_launch(name) is None

@@ -14,6 +14,7 @@ from runner.model import proven
 from runner.prepare import proof
 from runner.render import load
 from runner.render.pipeline import Pipeline
+from runner.render.results import DroppedError
 
 
 @pytest.fixture
@@ -118,3 +119,31 @@ def test_replicas_wait_for_each_others_verdict(
     ended = ranks(2, path, patches=patches[:1])
     assert ended.codes == [0, 0], ended.words
     assert summary(tmp_path / "out")["outcome"] == "complete"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "outcome"),
+    [
+        (DroppedError(), ExitCode.INCOMPLETE, "interrupted"),
+        (torch.OutOfMemoryError("no room"), ExitCode.FAILED, "failed"),
+    ],
+)
+def test_a_stop_or_missing_memory_is_no_verdict(
+    bench: Bench,
+    plain_loads: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    code: ExitCode,
+    outcome: str,
+) -> None:
+    """The job ends as it would later; the next launch compares."""
+
+    def images(self: Pipeline, tasks: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "images", images)
+        assert bench.run() is code
+    assert summary(bench.output)["outcome"] == outcome
+    assert bench.run() is ExitCode.COMPLETE
+    assert len(plain_loads) == 2

@@ -120,3 +120,17 @@ def test_a_lost_image_is_not_complete(bench: Bench, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(png, "commit", forget)
     assert bench.run() is ExitCode.INCOMPLETE
     assert summary(bench.output)["missing"] == 1
+
+
+def test_a_launch_with_nothing_to_do_records_nothing(bench: Bench) -> None:
+    """What was chosen stays on record, also where the last launch had no reason to choose."""
+    bench.values["strategy"] = "auto"
+    bench.run()
+    recorded = (bench.output / "manifest.yaml").read_text()
+    assert "data_parallel" in recorded
+    bench.values["strategy"] = "data_parallel"
+    assert bench.run() is ExitCode.COMPLETE
+    assert (bench.output / "manifest.yaml").read_text() == recorded
+    bench.values["prompts"] = bench.values["prompts"][:-1]
+    assert bench.run(regenerate=True) is ExitCode.COMPLETE
+    assert (bench.output / "manifest.yaml").read_text() != recorded
