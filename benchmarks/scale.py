@@ -182,11 +182,11 @@ def copy(manifest: Path, made: int, done: int) -> None:
     record = merge(folder.journals, len(plan))
     if sorted(record.done) != list(range(made)):
         raise SystemExit("the runner did not make what it was asked for")
-    files = [(folder.image(index).read_bytes(), record.done[index]) for index in range(made)]
+    files = [(folder.image(plan.task(i)).read_bytes(), record.done[i]) for i in range(made)]
     journal = Journal(folder.journals, record.generation + 2, 0, "0badcafe")
     for task in itertools.islice(plan.tasks(), made, done):
         data, of = files[task.index % made]
-        path = folder.image(task.index)
+        path = folder.image(task)
         if not task.index % plan.manifest.output.images_per_folder:
             path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)

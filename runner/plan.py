@@ -11,7 +11,7 @@ import hashlib
 import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from runner.errors import ManifestError, Problem
@@ -28,6 +28,7 @@ __all__ = [
     "batch_limit",
     "canonical",
     "is_text",
+    "own",
     "pixels_of",
     "size_name",
     "wanted_images",
@@ -38,13 +39,23 @@ MAX_CHECKED = 10_000  # sets of parameters whose values are checked before the s
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One image to make. `parameters` go to the pipeline call as they are."""
+    """One image to make. `parameters` go to the pipeline call as they are; `id` and `meta` are the
+    author's own, and change no pixel."""
 
     index: int
     prompt_index: int
     prompt: str
     seed: int
     parameters: Mapping[str, Any]
+    variation: int = 0  # place among the images of its prompt
+    id: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+def own(task: Task) -> dict[str, Any]:
+    """The id and the data that its author gave a task's prompt, as far as there are any."""
+    values = {"id": task.id, "meta": dict(task.meta)}
+    return {key: value for key, value in values.items() if value}
 
 
 def canonical(value: Any) -> str:
@@ -181,8 +192,7 @@ class Plan:
             prompt = bisect.bisect_right(self._firsts, index) - 1
             first = self._firsts[prompt]
         item = self.prompts[prompt]
-        seed = self._seed(item, index, index - first)
-        return Task(index, prompt, item.prompt, seed, self._parameters_of(item)[0])
+        return self._task(index, prompt, index - first, item, self._parameters_of(item)[0])
 
     def tasks(self) -> Iterator[Task]:
         """Every task in index order, streaming."""
@@ -190,9 +200,17 @@ class Plan:
         for prompt, item in enumerate(self.prompts):
             parameters, count = self._parameters_of(item)
             for index in range(first, first + count):
-                seed = self._seed(item, index, index - first)
-                yield Task(index, prompt, item.prompt, seed, parameters)
+                yield self._task(index, prompt, index - first, item, parameters)
             first += count
+
+    def _task(
+        self, index: int, number: int, variation: int, item: Prompt, parameters: Mapping[str, Any]
+    ) -> Task:
+        """The image of a prompt, which has this number."""
+        seed = self._seed(item, index, variation)
+        return Task(
+            index, number, item.prompt, seed, parameters, variation, id=item.id, meta=item.meta
+        )
 
     def _parameters_of(self, item: Prompt) -> tuple[dict[str, Any], int]:
         own = item.parameters

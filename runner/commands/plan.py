@@ -11,7 +11,6 @@ from typing import Any
 
 from runner.commands.compare import compare, table
 from runner.errors import FolderError, OfflineError, StrategyError
-from runner.folder.names import image_name
 from runner.folder.paths import OutputFolder, os_errors_as_refusals
 from runner.folder.refuse import refuse
 from runner.launch.devices import Machine
@@ -21,7 +20,7 @@ from runner.launch.world import World
 from runner.manifest.load import Loaded
 from runner.manifest.schema import Manifest
 from runner.model import files as model
-from runner.plan import Fingerprints, Plan, Task
+from runner.plan import Fingerprints, Plan, Task, own
 from runner.prepare.batch_sizes import is_open
 from runner.prepare.look import Look, look
 from runner.prepare.notices import model_notices
@@ -156,8 +155,10 @@ def _tasks(
     for task in plan.tasks():
         yield {
             "index": task.index,
-            "file_name": image_name(task.index, plan.manifest.output.images_per_folder),
+            "file_name": seen.folder.image_name(task),
             "prompt_index": task.prompt_index,
+            "variation": task.variation,
+            **own(task),
             "prompt": task.prompt,
             "seed": None if seen.is_drawn and not _has_own_seed(plan, task) else task.seed,
             "parameters": dict(task.parameters),

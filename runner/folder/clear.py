@@ -8,6 +8,7 @@ from runner.folder.merged_record import MergedRecord
 from runner.folder.owners import live_launches
 from runner.folder.paths import OutputFolder
 from runner.folder.survey import Survey
+from runner.plan import Plan
 
 __all__ = ["clear", "remove_unfinished_reports"]
 
@@ -30,6 +31,7 @@ def clear(
     record: MergedRecord,
     live: set[str],
     wanted: bytearray,
+    plan: Plan,
     check: Callable[[], None],
 ) -> None:
     """Remove images beyond the end of the list, damaged images that are wanted, and temporary files
@@ -43,7 +45,7 @@ def clear(
     for path in found.beyond:
         path.unlink(missing_ok=True)
     for index in filter(wanted.__getitem__, found.damaged):
-        folder.image(index).unlink(missing_ok=True)
+        folder.image(plan.task(index)).unlink(missing_ok=True)
     for index, done in found.adopted.items():
         journal.done(index, done.fingerprint, done.size, done.crc, done.made)
     for path, launch in found.temporaries:

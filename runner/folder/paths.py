@@ -13,6 +13,7 @@ from runner.errors import FolderError, RunnerError
 from runner.folder import files
 from runner.folder.names import image_name, is_folder_name
 from runner.manifest.schema import OutputSpec
+from runner.plan import Task
 
 __all__ = ["HEADER", "OutputFolder", "os_errors_as_refusals"]
 
@@ -67,8 +68,12 @@ class OutputFolder:
         self.failures = directory / "failures.jsonl"
         self.summary = directory / "summary.json"
 
-    def image(self, index: int) -> Path:
-        return self.dir / image_name(index, self.images_per_folder)
+    def image_name(self, task: Task) -> str:
+        """Relative to the folder, as in metadata.jsonl. A pure function of the task."""
+        return image_name(task.index, self.images_per_folder)
+
+    def image(self, task: Task) -> Path:
+        return self.dir / self.image_name(task)
 
     def stop_file(self, part: tuple[int, int] | None) -> Path:
         """The file that asks a job to stop by being there; each job of an array has its own."""

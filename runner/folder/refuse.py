@@ -48,11 +48,12 @@ def refuse_to_draw(folder: OutputFolder, plan: Plan) -> None:
     for index, size in enumerate(sizes):
         if size <= 0 or plan.prompts[plan.task(index).prompt_index].seed is not None:
             continue
-        text = read_text(folder.image(index)) or {}
+        path = folder.image(plan.task(index))
+        text = read_text(path) or {}
         seed = text.get("seed", "")[:20]  # no seed has more digits
         if "fingerprint" in text and seed.isdecimal() and int(seed) >= index:
             raise FolderError(
                 f"{folder.manifest} is gone, which recorded the seed of the images that are there; "
-                f"go on with the seed in {folder.image(index).name}, --set "
+                f"go on with the seed in {path.name}, --set "
                 f"seed={int(seed) - index}, or use another folder: --output DIR"
             )

@@ -7,9 +7,8 @@ import pydantic_core
 
 from runner.folder import files
 from runner.folder.merged_record import DONE, FAILED, SKIPPED, MergedRecord
-from runner.folder.names import image_name
 from runner.folder.paths import OutputFolder
-from runner.plan import Plan
+from runner.plan import Plan, own
 
 __all__ = ["failure_rows", "image_rows", "rebuild"]
 
@@ -43,9 +42,11 @@ def image_rows(
         if states[task.index] == DONE:
             done = record.done[task.index]
             yield {
-                "file_name": image_name(task.index, folder.images_per_folder),
+                "file_name": folder.image_name(task),
                 "index": task.index,
                 "prompt_index": task.prompt_index,
+                "variation": task.variation,
+                **own(task),
                 "prompt": task.prompt,
                 "seed": task.seed,
                 "parameters": task.parameters,
@@ -62,7 +63,8 @@ def failure_rows(plan: Plan, record: MergedRecord, states: bytearray) -> Iterato
         if state in (FAILED, SKIPPED):
             failed = record.kept_out.get(index) or record.failed[index]
             fault = {"kind": failed.kind, "error": failed.error}
-            yield {"index": index, "prompt": plan.task(index).prompt, **fault}
+            task = plan.task(index)
+            yield {"index": index, **own(task), "prompt": task.prompt, **fault}
 
 
 def _line(values: Mapping[str, Any]) -> bytes:

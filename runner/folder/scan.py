@@ -24,7 +24,7 @@ class Scan:
     """What lies in an output folder, for a plan of so many images."""
 
     sizes: array[int]  # bytes, by index
-    beyond: dict[int, int] = field(default_factory=dict)  # the same past the end of the plan
+    beyond: dict[int, tuple[Path, int]] = field(default_factory=dict)  # past the end of the plan
     misplaced: list[str] = field(default_factory=list)  # where another images_per_folder puts them
     temporaries: list[tuple[Path, str]] = field(default_factory=list)  # and who writes them
 
@@ -56,9 +56,10 @@ def _add(entry: os.DirEntry[str], prefix: str, images_per_folder: int | None, fo
     elif entry.name.endswith(".png"):
         name = prefix + entry.name
         index = image_index(name, images_per_folder)
-        if index is not None:
-            sizes = found.sizes if index < len(found.sizes) else found.beyond
-            sizes[index] = _size(entry)
+        if index is not None and index < len(found.sizes):
+            found.sizes[index] = _size(entry)
+        elif index is not None:
+            found.beyond[index] = Path(entry.path), _size(entry)
         elif is_folder_name(entry.name.removesuffix(".png")):
             found.misplaced.append(name)
 

@@ -70,13 +70,13 @@ def survey(
             continue
         if size == ABSENT or (is_done and record.done.source(index)[0] not in suspect):
             continue  # nearly all images: no file is opened
-        path, done = folder.image(index), record.done.get(index)
-        fingerprint = fingerprints.of(plan.task(index))
+        task, done = plan.task(index), record.done.get(index)
+        path, fingerprint = folder.image(task), fingerprints.of(task)
         _examine(found, index, path, size, done, fingerprint, suspect)
     found.beyond = [
-        folder.image(index)
-        for index, size in sorted(files.beyond.items())
-        if _fingerprint_in(folder.image(index), size)
+        path
+        for path, size in (files.beyond[index] for index in sorted(files.beyond))
+        if _fingerprint_in(path, size)
     ]
     elsewhere = (folder.dir / name for name in sorted(files.misplaced))
     found.misplaced = next(filter(_is_from_runner, elsewhere), None)

@@ -14,6 +14,7 @@ from runner.settings import Settings, Text
 
 __all__ = [
     "MAX_SEED",
+    "Id",
     "InlinePrompts",
     "Parameters",
     "Prompt",
@@ -86,8 +87,21 @@ def _check_json(name: str, value: JsonValue) -> None:
         raise ValueError(f"{name} has a number that is not finite") from None
 
 
+def _id(value: Any) -> Any:
+    """Numbers are names, too."""
+    return str(value) if type(value) is int else value
+
+
+def _check_meta(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    for name, value in values.items():
+        _check_json(name, value)
+    return values
+
+
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Parameters = Annotated[dict[str, JsonValue], AfterValidator(_check_parameters)]
+Id = Annotated[Text, BeforeValidator(_id)]
+Meta = Annotated[dict[str, JsonValue], AfterValidator(_check_meta)]
 
 
 class Prompt(NamedTuple):
@@ -96,14 +110,18 @@ class Prompt(NamedTuple):
     prompt: str
     seed: int | None = None
     parameters: Mapping[str, Any] = {}
+    id: str | None = None  # its author's name for it
+    meta: Mapping[str, Any] = {}  # its author's data, carried along
 
 
 class PromptItem(Settings):
     """A prompt as it is written."""
 
     prompt: Text
+    id: Id | None = None
     seed: Seed | None = None
     parameters: Parameters = Field(default_factory=dict)
+    meta: Meta = Field(default_factory=dict)
 
     @staticmethod
     def lift(value: Any) -> Any:
@@ -111,7 +129,7 @@ class PromptItem(Settings):
         return value if isinstance(value, dict | PromptItem) else {"prompt": value}
 
     def to_prompt(self) -> Prompt:
-        return Prompt(self.prompt, self.seed, self.parameters)
+        return Prompt(self.prompt, self.seed, self.parameters, self.id, self.meta)
 
 
 class PromptFile(Settings):

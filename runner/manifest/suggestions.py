@@ -48,7 +48,7 @@ CALL_ARGUMENTS = {
 }
 
 # Keys of the manifest that in a prompt are more likely data of the author's own.
-OWN_DATA = ("id", "file", "dir", "kind")
+OWN_DATA = ("file", "dir", "kind")
 
 Model = type[BaseModel]
 

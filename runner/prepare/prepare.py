@@ -193,7 +193,7 @@ def _record_survey(
     if found.beyond:
         names = first_few([path.name for path in found.beyond])
         say(f"removing what is beyond the list: {names}")
-    clear(folder, found, journal, record, seen.live - {launch}, wanted, lock.check)
+    clear(folder, found, journal, record, seen.live - {launch}, wanted, seen.plan, lock.check)
     for index in crashed:
         fingerprint = seen.fingerprints.of(seen.plan.task(index))
         journal.failed(index, fingerprint, "crashed", "its process died, and again alone", "")

@@ -16,7 +16,7 @@ from runner.folder.journal import Journal
 from runner.folder.paths import OutputFolder
 from runner.launch.store import Store, StoreLostError
 from runner.manifest.schema import Manifest
-from runner.plan import Fingerprints, Task
+from runner.plan import Fingerprints, Task, own
 from runner.render.results import Failure, Image
 
 __all__ = ["Writer"]
@@ -95,7 +95,7 @@ class Writer:
             self._fail(Failure(result.task, "write", words, traceback.format_exc()))
 
     def _write(self, image: Image) -> None:
-        task, path = image.task, self.folder.image(image.task.index)
+        task, path = image.task, self.folder.image(image.task)
         fingerprint, data = self.fingerprints.of(task), b""
         for _ in range(ATTEMPTS):
             held = self._fingerprint_there(task)
@@ -120,7 +120,7 @@ class Writer:
     def _fingerprint_there(self, task: Task) -> str | None:
         """The fingerprint in the file that has the task's name: "" where it has none, None where
         there is no file."""
-        path = self.folder.image(task.index)
+        path = self.folder.image(task)
         try:
             is_plain = stat.S_ISREG(path.lstat().st_mode)
         except FileNotFoundError:
@@ -158,6 +158,7 @@ class Writer:
             "model": {"id": model.id, "revision": model.revision, "variant": model.variant},
             "dtype": self.manifest.dtype,
             "index": str(image.task.index),
+            **own(image.task),
             "fingerprint": fingerprint,
             "versions": self.manifest.versions,
             "made": image.made,

@@ -47,9 +47,9 @@ def test_jsonl_has_an_object_or_a_string_a_line(tmp_path: Path) -> None:
     )
     prompts = read(write(tmp_path / "list.jsonl", data))
     assert list(prompts) == [
-        ("a cat", None, {}),
-        ("a fox", 7, {"height": 64}),
-        ("café", None, {}),
+        Prompt("a cat"),
+        Prompt("a fox", 7, {"height": 64}),
+        Prompt("café"),
     ]
     assert prompts[1] == list(prompts)[1]
 
@@ -145,7 +145,7 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
             b'{"prompt": "a", "parameters": {"sigmas": ' + b"[" * 300 + b"]" * 300 + b"}}",
             b'{"prompt": "a", "parameters": {"height": "' + b"x" * 3000 + b'"}}',
             b'{"prompt": "a", "' + b"x" * 3000 + b'": 1}',
-            b'{"prompt": "a", "id": 17}',
+            b'{"prompt": "a", "style": 17}',
             b'{"Prompt": "a"}',
             b'"a"\r"b"',
         ]
@@ -160,7 +160,7 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
     assert "list.jsonl:5: prompt: given twice; keep one" in found
     for line in (14, 15, 16):
         assert f"list.jsonl:{line}: nested too deep: 60 levels at most" in found
-    assert "list.jsonl:19: id: unknown key; known keys: parameters, prompt, seed" in found
+    assert "list.jsonl:19: style: unknown key; known keys: id, meta, parameters, prompt, seed" in found
     assert "list.jsonl:20: Prompt: unknown key; did you mean prompt?" in found
     assert "save the file with \\n line ends" in found[-1]
     assert max(map(len, found)) < 250
