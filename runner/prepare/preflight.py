@@ -16,6 +16,7 @@ from runner.manifest.suggestions import nearest, place_of
 from runner.model.configs import ModelConfigs
 from runner.model.files import index_of
 from runner.model.kinds import needed_inputs, needed_parameters, product
+from runner.model.schedules import schedule_fault
 from runner.model.signature import PipelineCall, pipeline_call
 from runner.model.source import class_of
 from runner.model.spec import ModelSpec
@@ -67,6 +68,9 @@ def check(plan: Plan, folder: Path) -> None:
         _refuse(_missing(plan, call))
         _refuse(_type_faults(plan, call))
     configs = ModelConfigs.read(folder)
+    scheduler = configs.scheduler_class, configs.scheduler_config
+    if call is not None and (fault := schedule_fault(call, *scheduler)):
+        raise ModelError(f"{spec.id}: {fault}")
     _refuse(rounded_sizes(plan, call, configs))
     if call is not None:
         _refuse(replaced_sizes(plan, call, configs))

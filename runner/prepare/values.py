@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.model.configs import ModelConfigs
-from runner.model.source import method_of
+from runner.model.schedules import arguments_of_set_timesteps
 
 __all__ = ["value_faults"]
 
@@ -32,18 +32,12 @@ def _scheduler_faults(
     times = [name for name in TIMES if parameters.get(name) is not None]
     most, given = configs.scheduler_config.get("num_train_timesteps"), parameters.get(STEPS)
     has_many = isinstance(most, int) and isinstance(given, int) and given > most
-    if not (times or has_many) or method_of(scheduler, "set_timesteps", "schedulers") is None:
+    taken = arguments_of_set_timesteps(scheduler) if times or has_many else None
+    if taken is None:
         return  # nothing to look at, or a scheduler of the model's own
-    taken = _taken(scheduler)
     for name in times:
         if name not in taken:
             yield name, f"{name}: {scheduler} takes none; leave them out, or use another scheduler"
     is_free = scheduler.startswith(FREE) or configs.scheduler_config.get("use_flow_sigmas")
     if has_many and not is_free:
         yield STEPS, f"{STEPS} {given}: {scheduler} was trained with {most}; use {most} or fewer"
-
-
-def _taken(scheduler: str) -> set[str]:
-    """The arguments of its `set_timesteps`."""
-    setter = method_of(scheduler, "set_timesteps", "schedulers")
-    return {one.arg for one in (*setter.args.args, *setter.args.kwonlyargs)} if setter else set()

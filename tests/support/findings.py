@@ -16,7 +16,7 @@ MIN_TEXT = 4  # of 255: a text that changes less than this would hide a wrong te
 @dataclass(frozen=True, slots=True)
 class Finding:
     """`outcome` is "equal"; "batch 1": equal alone, and a batch is refused, or not made; "refused"
-    by `plan`; "impossible": diffusers cannot do it either; "fault"."""
+    by `plan`; "fault"."""
 
     outcome: str
     reason: str = ""
@@ -125,7 +125,7 @@ def look_at_scheduler(ranks: Launcher, case: Case, folder: Path) -> Finding:
     try:
         expected = plain(ranks, case, folder / "plain")
     except Fault as fault:
-        return Finding("impossible", str(fault))
+        return _refusal(ranks, case, folder / "plan", str(fault))
     one, three = case.manifest(folder / "one"), case.manifest(folder / "three", batch_size=3)
     try:
         check(ranks, one)
