@@ -189,12 +189,21 @@ def _announce(rank: Rank, prepared: Preparation, launch: Launch, lock: FolderLoc
         return
     room = notice(rank.folder, assignment.plan, prepared.missing)
     remarks = map(str, rank.job.loaded.remarks)
-    for line in filter(None, (*remarks, *model_notices(assignment.plan), room)):
+    notices = (*remarks, *model_notices(assignment.plan), _drawn_seed(rank, assignment), room)
+    for line in filter(None, notices):
         say(line)
     say(_greeting(len(assignment.pending), prepared.finished, launch))
     counts = Counts(len(assignment.plan), done=prepared.finished)
     summary = summarize("running", counts, launch, Account())
     write_summary(rank.folder, summary, launch.id, lock.check)
+
+
+def _drawn_seed(rank: Rank, assignment: Assignment) -> str:
+    """The seed, where the manifest has none: with it the job can be done elsewhere, too."""
+    drawn = assignment.resolved.seed.start
+    if rank.job.loaded.manifest.seed is not None or drawn is None:
+        return ""
+    return f"seed: {drawn}, drawn for this folder; write it into the manifest to use it elsewhere"
 
 
 def _greeting(batches: int, finished: int, launch: Launch) -> str:

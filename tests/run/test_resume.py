@@ -134,3 +134,10 @@ def test_a_launch_with_nothing_to_do_records_nothing(bench: Bench) -> None:
     bench.values["prompts"] = bench.values["prompts"][:-1]
     assert bench.run(regenerate=True) is ExitCode.COMPLETE
     assert (bench.output / "manifest.yaml").read_text() != recorded
+
+
+def test_a_drawn_seed_is_printed(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    del bench.values["seed"]
+    bench.run()
+    seed = lines(bench.output / "metadata.jsonl")[0]["seed"]
+    assert f"seed: {seed}, drawn for this folder" in capsys.readouterr().err
