@@ -10,15 +10,17 @@ import functools
 import hashlib
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from runner.errors import ManifestError, Problem
 from runner.launch.layout import Part
-from runner.manifest.prompt_file import FilePrompts, overrides_of, repeated_sums
-from runner.manifest.prompts import MAX_SEED, Prompt, is_text, text_sums
+from runner.manifest.prompt_file import FilePrompts, Overrides, overrides_of, repeated_sums
+from runner.manifest.prompt_seeds import seeds_of
+from runner.manifest.prompts import COUNT, MAX_SEED, Prompt, is_text, text_sums
 from runner.manifest.schema import Manifest
+from runner.manifest.sweep import Point, points_of, slots_in
 from runner.manifest.yaml_tree import Node
 
 __all__ = [
@@ -50,11 +52,13 @@ class Task:
     variation: int = 0  # place among the images of its prompt
     id: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    sweep: Mapping[str, Any] = field(default_factory=dict)  # the values of its point
 
 
 def own(task: Task) -> dict[str, Any]:
-    """The id and the data that its author gave a task's prompt, as far as there are any."""
-    values = {"id": task.id, "meta": dict(task.meta)}
+    """The id and the data that its author gave a task's prompt, and the values of its point of the
+    sweep, as far as there are any."""
+    values = {"id": task.id, "meta": dict(task.meta), "sweep": dict(task.sweep)}
     return {key: value for key, value in values.items() if value}
 
 
@@ -102,74 +106,130 @@ def batch_limit(sizes: Mapping[str, int], name: str) -> int:
 class Plan:
     """All tasks of a manifest, and the batches that they are made in.
 
-    Raises ManifestError if a derived seed is out of range.
+    Raises ManifestError if a derived seed is out of range, or a prompt does not fit the sweep.
     """
 
     def __init__(self, manifest: Manifest, prompts: Sequence[Prompt], root: Node) -> None:
         self.manifest = manifest
         self.root = root  # of the manifest as it is written, for the lines in messages
         self.prompts = prompts
-        self._defaults, self._default_count = self._merge({})
+        self._points = self._points_of_sweep()
+        self._slots = self._points[0].slots.keys()
+        self._default_count = self._count({}, ())
+        self._defaults = [self._merge({}, point) for point in self._points]
+        self._seeds = seeds_of(prompts) if manifest.seed and manifest.seed.per else None
         # The index of each prompt's first image; None while every prompt has one image.
         self._firsts: array[int] | None = None
         # For what is checked before the start: names, (height, width) and whole sets of parameters
         # → the first prompt with them. Sets that differ only in their texts count as one.
-        self.names: dict[str, int] = dict.fromkeys(self._defaults, 0)
+        self.names: dict[str, int] = {name: 0 for each in self._defaults for name in each}
         self.sizes: dict[tuple[Any, Any], int] = {}
         self.parameter_sets: dict[str, tuple[int, Mapping[str, Any]]] = {}
         self._batches: tuple[array[int], array[int]] | None = None  # task indices, batch ends
         self._expand()
 
-    def _merge(self, own: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """A prompt's parameters over the manifest's, and its number of images, 1 for null."""
-        merged = {**self.manifest.parameters, **own}
-        count = merged.pop("num_images_per_prompt", None)
-        return merged, count if isinstance(count, int) else 1
+    def _points_of_sweep(self) -> list[Point]:
+        """The points of the sweep; one without any values where there is none."""
+        sweep = self.manifest.sweep
+        if sweep is None:
+            return [Point()]
+        slots = slots_in(sweep.axes, (prompt.prompt for prompt in self.prompts))
+        try:
+            return points_of(sweep, slots)
+        except ValueError as error:
+            raise self._problem(self.root.walk(("sweep",)).place, f"sweep: {error}") from None
+
+    def _merge(self, own: Mapping[str, Any], point: Point) -> dict[str, Any]:
+        """A prompt's parameters over the manifest's, and a point's over both."""
+        merged = {**self.manifest.parameters, **own, **point.parameters}
+        merged.pop(COUNT, None)
+        return merged
+
+    def _count(self, own: Mapping[str, Any], seeds: Sequence[int], seed: int | None = None) -> int:
+        """As `variations_of`."""
+        manifest = self.manifest
+        if COUNT in own or seeds:
+            return own.get(COUNT) or len(seeds) or 1  # null: one
+        if manifest.seeds and seed is None:
+            return len(manifest.seeds)
+        count = manifest.variations or manifest.parameters.get(COUNT)
+        return count if isinstance(count, int) else 1
 
     def _expand(self) -> None:
         """One pass over the prompts: where their images begin, seeds in range, batches."""
         batches = _BatchBuilder(self.manifest.largest_batch)
         firsts, total, most = array("Q"), 0, 1
-        default, is_noted = self._group({}), False
-        for prompt, (seed, own) in enumerate(overrides_of(self.prompts)):
-            group = self._group(own) if own else default
+        defaults, is_noted = [self._group(parameters) for parameters in self._defaults], False
+        for prompt, item in enumerate(self._prompts_or_overrides()):
+            own = item.parameters
+            groups = [self._group(each) for each in self._parameters_of(own)] if own else defaults
             if own or not is_noted:
-                self._note(prompt, group)
+                self._note(prompt, groups)
                 is_noted = is_noted or not own
-            if seed is not None and seed + group.images - 1 > MAX_SEED:
-                self._refuse_seed(self.where(prompt), seed, group.images)
+            images = self._count(own, item.seeds, item.seed)
+            self._check(prompt, item, images)
             firsts.append(total)
-            for index in range(total, total + group.images):
-                batches.add(index, group.key, group.limit)
-            total += group.images
-            most = max(most, group.images)
+            for group in groups:
+                for index in range(total, total + images):
+                    batches.add(index, group.key, group.limit)
+                total += images
+            most = max(most, images * len(groups))
         self._firsts = firsts if most > 1 else None
         self.total = total
         self._batches = batches.finish()
-        start = self.manifest.seed.start if self.manifest.seed else None
+        seed = self.manifest.seed
+        start = seed.start if seed and not seed.per else None
         if start is not None and start + total - 1 > MAX_SEED:
             self._refuse_seed(self.root.walk(("seed",)).place, start, total)
 
-    def _group(self, own: Mapping[str, Any]) -> _Group:
-        parameters, images = self._merge(own)
+    def _prompts_or_overrides(self) -> Iterable[Prompt | Overrides]:
+        """What prompts have besides their texts, which need to be read only for the slots."""
+        return self.prompts if self._slots else overrides_of(self.prompts)
+
+    def _check(self, prompt: int, item: Prompt | Overrides, images: int) -> None:
+        """Raises ManifestError for seeds out of range and for what the sweep sets, too."""
+        seed = item.seed
+        if seed is not None and seed + images - 1 > MAX_SEED:
+            self._refuse_seed(self.where(prompt), seed, images)
+        if self.manifest.sweep is None:
+            return
+        point = self._points[0]
+        twice = sorted(item.parameters.keys() & point.parameters.keys())
+        if point.seed is not None and (seed is not None or item.seeds):
+            twice.append("seed" if seed is not None else "seeds")
+        if twice:
+            message = f"{twice[0]}: the sweep sets it for all prompts; remove it here"
+            raise self._problem(self.where(prompt, twice[0]), message)
+        if isinstance(item, Prompt):
+            lacking = [slot for slot in self._slots if slot not in item.prompt]
+            if lacking:
+                message = f"has no {lacking[0]}, which the sweep fills; add it"
+                raise self._problem(self.where(prompt), message)
+
+    def _group(self, parameters: dict[str, Any]) -> _Group:
         limit = self.manifest.batch_size
         if limit == "auto":
             limit = batch_limit(self.manifest.batch_sizes, size_name(parameters))
-        return _Group(parameters, images, _batch_key(parameters), limit)
+        return _Group(parameters, _batch_key(parameters), limit)
 
-    def _note(self, prompt: int, group: _Group) -> None:
+    def _note(self, prompt: int, groups: Sequence[_Group]) -> None:
         """Record what is to be checked of a prompt, if it is the first with it."""
-        parameters = group.parameters
-        for name in parameters:
-            self.names.setdefault(name, prompt)
-        self.sizes.setdefault((parameters.get("height"), parameters.get("width")), prompt)
-        if len(self.parameter_sets) < MAX_CHECKED:
-            self.parameter_sets.setdefault(group.key, (prompt, parameters))
+        for group in groups:
+            parameters = group.parameters
+            for name in parameters:
+                self.names.setdefault(name, prompt)
+            self.sizes.setdefault((parameters.get("height"), parameters.get("width")), prompt)
+            if len(self.parameter_sets) < MAX_CHECKED:
+                self.parameter_sets.setdefault(group.key, (prompt, parameters))
+
+    @staticmethod
+    def _problem(place: str, message: str) -> ManifestError:
+        return ManifestError([Problem(place, message)])
 
     def _refuse_seed(self, place: str, seed: int, count: int) -> None:
         last = f"the last of {count} images would get {seed + count - 1}"
         message = f"seed: {seed}: {last}, over {MAX_SEED}; use a smaller seed"
-        raise ManifestError([Problem(place, message)])
+        raise self._problem(place, message)
 
     def where(self, prompt: int, *names: str) -> str:
         """File and line of a prompt, for a message about these parameters of it. If it has them
@@ -192,37 +252,74 @@ class Plan:
             prompt = bisect.bisect_right(self._firsts, index) - 1
             first = self._firsts[prompt]
         item = self.prompts[prompt]
-        return self._task(index, prompt, index - first, item, self._parameters_of(item)[0])
+        parameters, count = self._parameters_of(item.parameters), self.variations_of(item)
+        return self._task(prompt, item, first, index - first, parameters, count)
 
     def tasks(self) -> Iterator[Task]:
         """Every task in index order, streaming."""
         first = 0
         for prompt, item in enumerate(self.prompts):
-            parameters, count = self._parameters_of(item)
-            for index in range(first, first + count):
-                yield self._task(index, prompt, index - first, item, parameters)
-            first += count
+            parameters, count = self._parameters_of(item.parameters), self.variations_of(item)
+            images = count * len(self._points)
+            for image in range(images):
+                yield self._task(prompt, item, first, image, parameters, count)
+            first += images
 
     def _task(
-        self, index: int, number: int, variation: int, item: Prompt, parameters: Mapping[str, Any]
+        self,
+        number: int,
+        item: Prompt,
+        first: int,
+        image: int,
+        parameters: Sequence[Mapping[str, Any]],
+        count: int,
     ) -> Task:
-        """The image of a prompt, which has this number."""
-        seed = self._seed(item, index, variation)
+        """One image of a prompt: all variations of a point of the sweep, then those of the next."""
+        place, variation = divmod(image, count)
+        point = self._points[place]
         return Task(
-            index, number, item.prompt, seed, parameters, variation, id=item.id, meta=item.meta
+            first + image,
+            number,
+            point.fill(item.prompt),
+            self._seed(number, item, point, first + image, variation),
+            parameters[place],
+            variation,
+            id=item.id,
+            meta=item.meta,
+            sweep=point.values,
         )
 
-    def _parameters_of(self, item: Prompt) -> tuple[dict[str, Any], int]:
-        own = item.parameters
-        return self._merge(own) if own else (self._defaults, self._default_count)
+    def _parameters_of(self, own: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Of a prompt, for each point of the sweep."""
+        return [self._merge(own, point) for point in self._points] if own else self._defaults
 
-    def _seed(self, item: Prompt, index: int, of_prompt: int) -> int:
-        if item.seed is not None:
-            return item.seed + of_prompt
+    def variations_of(self, item: Prompt) -> int:
+        """The images of a prompt at each point of the sweep."""
+        if not item.parameters and not item.seeds and item.seed is None:
+            return self._default_count
+        return self._count(item.parameters, item.seeds, item.seed)
+
+    def _seed(self, number: int, item: Prompt, point: Point, index: int, variation: int) -> int:
+        own = item.seed if item.seed is not None else point.seed
+        if own is not None:
+            return own + variation
+        seeds = item.seeds or (() if COUNT in item.parameters else self.manifest.seeds or ())
+        if seeds:
+            return seeds[variation]
         seed = self.manifest.seed
         if seed is None:
             return index  # it is not resolved yet: a stand-in
-        return seed.fixed if seed.fixed is not None else (seed.start or 0) + index
+        if seed.fixed is not None:
+            return seed.fixed
+        if self._seeds is not None:
+            return (self._seeds[number] + (seed.start or 0) + variation) % (MAX_SEED + 1)
+        return (seed.start or 0) + index
+
+    def has_given_seeds(self, item: Prompt) -> bool:
+        """Whether the seeds of a prompt are written down, so that none is derived or drawn."""
+        if item.seed is not None or item.seeds or self._points[0].seed is not None:
+            return True
+        return bool(self.manifest.seeds) and COUNT not in item.parameters
 
     def comes_again(self, task: Task) -> bool:
         """Whether another prompt has one of this task's texts too."""
@@ -259,10 +356,9 @@ def wanted_images(plan: Plan, limit: int | None, part: Part | None) -> bytearray
 
 
 class _Group(NamedTuple):
-    """What the images of one prompt have in common."""
+    """What the images of a prompt have in common, those of one point of the sweep."""
 
     parameters: dict[str, Any]
-    images: int
     key: str  # of the batches that they may be in
     limit: int  # images of such a batch
 

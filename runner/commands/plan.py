@@ -20,7 +20,7 @@ from runner.launch.world import World
 from runner.manifest.load import Loaded
 from runner.manifest.schema import Manifest
 from runner.model import files as model
-from runner.plan import Fingerprints, Plan, Task, own
+from runner.plan import Fingerprints, Plan, own
 from runner.prepare.batch_sizes import is_open
 from runner.prepare.look import Look, look
 from runner.prepare.notices import model_notices
@@ -160,16 +160,14 @@ def _tasks(
             "variation": task.variation,
             **own(task),
             "prompt": task.prompt,
-            "seed": None if seen.is_drawn and not _has_own_seed(plan, task) else task.seed,
+            "seed": None
+            if seen.is_drawn and not plan.has_given_seeds(plan.prompts[task.prompt_index])
+            else task.seed,
             "parameters": dict(task.parameters),
             "batch": owner[0][task.index],
             "replica": owner[1][task.index],
             "fingerprint": fingerprints.of(task) if fingerprints else None,
         }
-
-
-def _has_own_seed(plan: Plan, task: Task) -> bool:
-    return plan.prompts[task.prompt_index].seed is not None
 
 
 def _about(

@@ -46,7 +46,7 @@ def refuse_to_draw(folder: OutputFolder, plan: Plan) -> None:
     are there: with a new seed, all of them would look changed."""
     sizes = scan(folder, len(plan)).sizes if folder.dir.is_dir() else ()
     for index, size in enumerate(sizes):
-        if size <= 0 or plan.prompts[plan.task(index).prompt_index].seed is not None:
+        if size <= 0 or plan.has_given_seeds(plan.prompts[plan.task(index).prompt_index]):
             continue
         path = folder.image(plan.task(index))
         text = read_text(path) or {}

@@ -64,7 +64,7 @@ def failure_rows(plan: Plan, record: MergedRecord, states: bytearray) -> Iterato
             failed = record.kept_out.get(index) or record.failed[index]
             fault = {"kind": failed.kind, "error": failed.error}
             task = plan.task(index)
-            yield {"index": index, **own(task), "prompt": task.prompt, **fault}
+            yield {"index": index, "prompt": task.prompt, **own(task), **fault}
 
 
 def _line(values: Mapping[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.errors import InterruptedRunError, ManifestError, Problem
 from runner.manifest.prompt_lines import FORMATS, LineFormat, faults
@@ -20,7 +20,16 @@ __all__ = ["FilePrompts", "Overrides", "overrides_of", "repeated_sums"]
 MAX_PROBLEMS = 100  # per file: the rest would only hide the first
 UNDO = "put it back, or leave it as it is, and run the same command again"
 
-Overrides = tuple[int | None, Mapping[str, Any]]  # seed and parameters that a prompt has itself
+
+class Overrides(NamedTuple):
+    """What a prompt has itself, besides its text."""
+
+    seed: int | None = None
+    parameters: Mapping[str, Any] = {}
+    seeds: tuple[int, ...] = ()
+
+
+NONE = Overrides()
 
 
 class FilePrompts(Sequence[Prompt]):
@@ -68,7 +77,7 @@ class FilePrompts(Sequence[Prompt]):
         self.starts.append(start)
         self._line_sums.append(_sum(line))
         self.text_sums.extend(text_sums(prompt.prompt, prompt.parameters))
-        self._has_overrides.append(prompt.seed is not None or bool(prompt.parameters))
+        self._has_overrides.append(_overrides(prompt) != NONE)
 
     def _lines(self) -> Iterator[tuple[int, int, bytes]]:
         """Number from 1, offset and bytes of each line, without a byte order mark: files that were
@@ -117,11 +126,7 @@ class FilePrompts(Sequence[Prompt]):
         places = itertools.compress(itertools.count(), self._has_overrides)
         prompts = self._at(places)
         for has_overrides in self._has_overrides:
-            if has_overrides:
-                prompt = next(prompts)
-                yield prompt.seed, prompt.parameters
-            else:
-                yield None, {}
+            yield _overrides(next(prompts)) if has_overrides else NONE
 
     def _at(self, places: Iterable[int]) -> Iterator[Prompt]:
         """Prompts by their places, in that order."""
@@ -149,16 +154,20 @@ class FilePrompts(Sequence[Prompt]):
         return self._format.reread(line)
 
 
+def _overrides(prompt: Prompt) -> Overrides:
+    return Overrides(prompt.seed, prompt.parameters, prompt.seeds)
+
+
 def _sum(line: bytes) -> int:
     """Of a line without its ending: the last line gets one when another is added."""
     return zlib.crc32(line.rstrip(b"\r\n"))
 
 
 def overrides_of(prompts: Sequence[Prompt]) -> Iterator[Overrides]:
-    """The seed and the parameters of each prompt."""
+    """What each prompt has itself, besides its text."""
     if isinstance(prompts, FilePrompts):
         return prompts.overrides()
-    return ((prompt.seed, prompt.parameters) for prompt in prompts)
+    return map(_overrides, prompts)
 
 
 def repeated_sums(prompts: Sequence[Prompt]) -> frozenset[int]:

@@ -71,8 +71,7 @@ def _json(line: bytes) -> Prompt | None:
 def _json_again(line: bytes) -> Prompt:
     if prompt := _json_text_alone(line):
         return prompt
-    value = json.loads(line)
-    return Prompt(value) if isinstance(value, str) else Prompt(**value)
+    return PromptItem.model_validate(PromptItem.lift(json.loads(line))).to_prompt()
 
 
 def _json_text_alone(line: bytes) -> Prompt | None:

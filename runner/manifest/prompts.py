@@ -4,15 +4,23 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    field_validator,
+)
 
 from runner.manifest.words import MAX_VALUE
 from runner.say import cut
 from runner.settings import Settings, Text
 
 __all__ = [
+    "COUNT",
     "MAX_SEED",
     "Id",
     "InlinePrompts",
@@ -21,6 +29,10 @@ __all__ = [
     "PromptFile",
     "PromptItem",
     "Seed",
+    "Seeds",
+    "Variations",
+    "alone",
+    "check_parameter",
     "is_text",
     "text_sums",
 ]
@@ -41,7 +53,9 @@ RESERVED = {
 }
 CALLBACKS = re.compile(r"(prior_)?callback(_.*)?")
 TENSORS = re.compile(r".*prompt_embeds(?!_scale).*|.*prompt.*_mask(_2)?")  # made from the texts
-COUNTS = ("height", "width", "num_inference_steps", "num_images_per_prompt", "max_sequence_length")
+COUNT = "num_images_per_prompt"
+COUNTS = ("height", "width", "num_inference_steps", COUNT, "max_sequence_length")
+T = TypeVar("T")
 
 
 def is_text(name: str) -> bool:
@@ -51,10 +65,15 @@ def is_text(name: str) -> bool:
 
 def _check_parameters(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
     for name, value in values.items():
-        _check_name(name)
-        _check_value(name, value)
-        _check_json(name, value)
+        check_parameter(name, value)
     return values
+
+
+def check_parameter(name: str, value: JsonValue) -> None:
+    """Raises ValueError for what no pipeline call can be given."""
+    _check_name(name)
+    _check_value(name, value)
+    _check_json(name, value)
 
 
 def _check_name(name: str) -> None:
@@ -73,7 +92,7 @@ def _check_value(name: str, value: JsonValue) -> None:
     is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
     if name in COUNTS and value is not None and not is_count:
         raise ValueError(f"{name} must be a whole number, 1 or more, not {given}")
-    if name == "num_images_per_prompt" and isinstance(value, int) and value > MAX_IMAGES:
+    if name == COUNT and isinstance(value, int) and value > MAX_IMAGES:
         raise ValueError(f"{name} must be {MAX_IMAGES} at most, not {given}")
 
 
@@ -98,7 +117,20 @@ def _check_meta(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return values
 
 
+def _check_seeds(seeds: list[int]) -> list[int]:
+    if len(set(seeds)) < len(seeds):
+        twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+        raise ValueError(f"{twice} is there twice, which makes one picture twice; keep one")
+    return seeds
+
+
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Seeds = Annotated[
+    list[Seed],
+    Field(min_length=1, max_length=MAX_IMAGES),
+    AfterValidator(_check_seeds),
+]
+Variations = Annotated[int, Field(ge=1, le=MAX_IMAGES)]
 Parameters = Annotated[dict[str, JsonValue], AfterValidator(_check_parameters)]
 Id = Annotated[Text, BeforeValidator(_id)]
 Meta = Annotated[dict[str, JsonValue], AfterValidator(_check_meta)]
@@ -112,6 +144,18 @@ class Prompt(NamedTuple):
     parameters: Mapping[str, Any] = {}
     id: str | None = None  # its author's name for it
     meta: Mapping[str, Any] = {}  # its author's data, carried along
+    seeds: tuple[int, ...] = ()  # an image for each
+
+
+def alone(info: ValidationInfo, value: T, *others: str) -> T:
+    """The value of a key that excludes others, as in `seeds` and `variations`. Raises ValueError
+    where one of them is given, too."""
+    known = {**(info.data.get("parameters") or {}), **info.data}
+    for other in others:
+        if value is not None and known.get(other) is not None:
+            name = f"parameters.{other}" if other == COUNT else other
+            raise ValueError(f"excludes {name}; keep one of them")
+    return value
 
 
 class PromptItem(Settings):
@@ -122,6 +166,18 @@ class PromptItem(Settings):
     seed: Seed | None = None
     parameters: Parameters = Field(default_factory=dict)
     meta: Meta = Field(default_factory=dict)
+    seeds: Seeds | None = None
+    variations: Variations | None = None
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_alone(cls, value: list[int] | None, info: ValidationInfo) -> list[int] | None:
+        return alone(info, value, "seed", COUNT)
+
+    @field_validator("variations")
+    @classmethod
+    def _variations_alone(cls, value: int | None, info: ValidationInfo) -> int | None:
+        return alone(info, value, "seeds", COUNT)
 
     @staticmethod
     def lift(value: Any) -> Any:
@@ -129,7 +185,15 @@ class PromptItem(Settings):
         return value if isinstance(value, dict | PromptItem) else {"prompt": value}
 
     def to_prompt(self) -> Prompt:
-        return Prompt(self.prompt, self.seed, self.parameters, self.id, self.meta)
+        count = {} if self.variations is None else {COUNT: self.variations}
+        return Prompt(
+            self.prompt,
+            self.seed,
+            {**self.parameters, **count},
+            self.id,
+            self.meta,
+            tuple(self.seeds or ()),
+        )
 
 
 class PromptFile(Settings):

@@ -13,7 +13,17 @@ from pydantic import (
 )
 
 from runner.manifest.local_folder import check_local_folder
-from runner.manifest.prompts import InlinePrompts, Parameters, PromptFile, Seed
+from runner.manifest.prompts import (
+    COUNT,
+    InlinePrompts,
+    Parameters,
+    PromptFile,
+    Seed,
+    Seeds,
+    Variations,
+    alone,
+)
+from runner.manifest.sweep import Sweep
 from runner.model.spec import ModelSpec
 from runner.settings import Settings, Text
 from runner.strategies import DataParallel, Strategy
@@ -51,8 +61,8 @@ def _dtype(value: Any) -> Any:
 
 
 def _one_seed(value: "SeedSpec") -> "SeedSpec":
-    if (value.start is None) == (value.fixed is None):
-        raise ValueError("give a number, or {fixed: number}")
+    if (value.start is None and value.per is None) == (value.fixed is None):
+        raise ValueError("give a number, {fixed: number} or {per: prompt}")
     return value
 
 
@@ -69,10 +79,12 @@ BatchSizes = dict[
 
 
 class SeedSpec(Settings):
-    """Image i gets start + i, or every image gets the fixed seed."""
+    """Image i gets start + i, or every image gets the fixed seed. Per prompt: the seeds come from
+    the id or the text of each prompt, `start` is added."""
 
     start: Seed | None = None
     fixed: Seed | None = None
+    per: Literal["prompt"] | None = None
 
 
 def _batch_form(value: Any) -> str:
@@ -100,6 +112,9 @@ class Manifest(Settings):
     on_out_of_memory: Literal["fail", "tile", "offload"] = "fail"
     on_flagged: Literal["keep", "skip", "fail"] = "keep"
     parameters: Parameters = Field(default_factory=dict)
+    seeds: Seeds | None = None
+    variations: Variations | None = None
+    sweep: Sweep | None = None
     prompts: Annotated[
         Annotated[InlinePrompts, Tag("<prompt>"), Field(min_length=1, strict=False)]
         | Annotated[PromptFile, Tag("<file>")],
@@ -112,6 +127,23 @@ class Manifest(Settings):
     def _only_with_auto(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
         if value and info.data.get("batch_size", "auto") != "auto":
             raise ValueError("belongs to batch_size: auto; remove it, or set batch_size: auto")
+        return value
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_alone(cls, value: list[int] | None, info: ValidationInfo) -> list[int] | None:
+        return alone(info, value, COUNT)
+
+    @field_validator("variations")
+    @classmethod
+    def _variations_alone(cls, value: int | None, info: ValidationInfo) -> int | None:
+        return alone(info, value, "seeds", COUNT)
+
+    @field_validator("sweep")
+    @classmethod
+    def _one_source_of_seeds(cls, value: Sweep | None, info: ValidationInfo) -> Sweep | None:
+        if value is not None and "seed" in value.axes and info.data.get("seeds"):
+            raise ValueError("seed is an axis, and there are seeds; keep one")
         return value
 
     @property

@@ -37,8 +37,7 @@ def _equal_images(plan: Plan) -> Iterator[str]:
     if len(plan) == len(plan.prompts):
         return
     for index, prompt in enumerate(plan.prompts):
-        parameters = {**plan.manifest.parameters, **prompt.parameters}
-        if prompt.seed is None and (parameters.get("num_images_per_prompt") or 1) > 1:
+        if plan.variations_of(prompt) > 1 and not plan.has_given_seeds(prompt):
             place = plan.where(index, "num_images_per_prompt")
             yield (
                 f"{place}: the images of a prompt are all the same with seed: "

@@ -371,7 +371,7 @@ def test_unknown_keys_are_refused_at_every_level_with_the_nearest(manifest: Writ
 @pytest.mark.parametrize("key", ["file", "style", "notes", "image", "device"])
 def test_nothing_is_proposed_that_is_not_near(manifest: Write, key: str) -> None:
     (found,) = problems(manifest(f"model: demo\nprompts: [{{prompt: a, {key}: 17}}]"))
-    assert f"{key}: unknown key; known keys: id, meta, parameters, prompt, seed;" in found
+    assert re.search(f"{key}: unknown key; known keys: [a-z, ]+; if the line", found)
 
 
 @pytest.mark.parametrize(
@@ -492,7 +492,7 @@ def test_dtypes_by_any_of_their_names(manifest: Write, dtype: str) -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("prompts: []", "prompts: must have at least one prompt"),
+        ("prompts: []", "prompts: must not be empty"),
         ("prompts: ['  ']", "prompts[0]: '  ': is blank"),
         ("prompts: a cat", "prompts: a cat: must be a list of prompts"),
         ("prompts:", "prompts: nothing: must be a list of prompts"),

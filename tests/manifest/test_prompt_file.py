@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.errors import InterruptedRunError, ManifestError
-from runner.manifest.prompt_file import FilePrompts
+from runner.manifest.prompt_file import FilePrompts, Overrides
 from runner.manifest.prompts import Prompt
 
 
@@ -76,7 +76,7 @@ def test_a_line_that_is_known_to_be_good_reads_as_the_first_time(
     wanted = [Prompt(**item) for item in items]
     prompts = read(path)
     assert repr(list(prompts)) == repr(wanted)
-    assert list(prompts.overrides()) == [(item.seed, item.parameters) for item in wanted]
+    assert list(prompts.overrides()) == [Overrides(item.seed, item.parameters) for item in wanted]
 
 
 texts = st.text() | st.sampled_from(["\\", '"', "\ud83e\udd8a", "\u2028", '{"prompt": "a"}'])

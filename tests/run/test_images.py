@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from support.bench import PROMPTS, Bench
 from support.launch import lines, pixels, plan_of, summary
+from support.launches import Launcher
 
 from runner.cli import main
 from runner.errors import ExitCode
@@ -201,3 +202,25 @@ def test_null_and_tuples_reach_the_call(bench: Bench, monkeypatch: pytest.Monkey
         "sigmas": [1.0],
         "eta": 0,
     }
+
+
+def test_a_sweep_is_the_same_on_any_number_of_processes(ranks: Launcher, tmp_path: Path) -> None:
+    sweep = {
+        "product": {"true_cfg_scale": [1.0, 2.0, 3.0], "what": ["house", "boat", "cat", "moon"]},
+        "zip": {"height": [32, 64], "width": [64, 32]},
+    }
+    values = {"model": "demo", "seed": {"per": "prompt"}, "sweep": sweep, "prompts": ["a {what}"]}
+    path = tmp_path / "sweep.yaml"
+    path.write_text(json.dumps({**values, "parameters": {"num_inference_steps": 1}}))
+    outputs = [tmp_path / "one", tmp_path / "two"]
+    for size, output in enumerate(outputs, 1):
+        assert ranks(size, path, "--output", output).codes == [0] * size
+    wanted = pixels(outputs[0])
+    assert len(wanted) == 24
+    assert pixels(outputs[1]) == wanted
+    rows = lines(outputs[0] / "metadata.jsonl")
+    point = {"true_cfg_scale": 1.0, "what": "house", "height": 32, "width": 64}
+    assert rows[0]["sweep"] == point
+    assert rows[0]["prompt"] == "a house"
+    assert len({json.dumps(row["sweep"]) for row in rows}) == 24
+    assert png.read_text(outputs[0] / "000000.png")["sweep"] == json.dumps(point)

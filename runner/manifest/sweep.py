@@ -1,0 +1,141 @@
+"""A sweep: every prompt once for each combination of values."""
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator
+
+from runner.manifest.prompts import MAX_SEED, check_parameter
+from runner.manifest.words import MAX_VALUE
+from runner.say import cut
+from runner.settings import Settings
+
+__all__ = ["Point", "Sweep", "points_of", "slots_in"]
+
+
+MAX_POINTS = 100_000  # of a product
+SEED = "seed"  # the axis that is no parameter
+
+Values = Annotated[list[JsonValue], Field(min_length=1)]
+
+
+def _check_axes(axes: dict[str, list[JsonValue]]) -> dict[str, list[JsonValue]]:
+    for name, values in axes.items():
+        if name in ("num_images_per_prompt", "variations"):
+            raise ValueError(f"{name} is no axis of a sweep; set variations for all prompts")
+        for value in values:
+            _check_value(name, value)
+    return axes
+
+
+def _check_value(name: str, value: JsonValue) -> None:
+    if name != SEED:
+        check_parameter(name, value)
+    elif type(value) is not int or not 0 <= value <= MAX_SEED:
+        given = cut(json.dumps(value), MAX_VALUE)
+        raise ValueError(f"seed must be a whole number from 0 to {MAX_SEED}, not {given}")
+
+
+Axes = Annotated[dict[str, Values], AfterValidator(_check_axes)]
+
+
+class Sweep(Settings):
+    """`product`: every value with every other; `zip`: the first values, the second ones, …"""
+
+    product: Axes = Field(default_factory=dict)
+    zip: Axes = Field(default_factory=dict)
+
+    @field_validator("product")
+    @classmethod
+    def _each_once(cls, axes: dict[str, list[JsonValue]]) -> dict[str, list[JsonValue]]:
+        for name, values in axes.items():
+            words = [json.dumps(value) for value in values]
+            twice = next((word for word in words if words.count(word) > 1), None)
+            if twice is not None:
+                raise ValueError(f"{name}: {cut(twice, MAX_VALUE)} is there twice; keep one")
+        points = math.prod(map(len, axes.values()))
+        if points > MAX_POINTS:
+            raise ValueError(f"{points} combinations; {MAX_POINTS} are the most")
+        return axes
+
+    @field_validator("zip")
+    @classmethod
+    def _equal_lengths(
+        cls, axes: dict[str, list[JsonValue]], info: ValidationInfo
+    ) -> dict[str, list[JsonValue]]:
+        product = info.data.get("product", {})
+        if both := sorted(axes.keys() & product.keys()):
+            raise ValueError(f"{both[0]} is an axis of product, too; keep one")
+        if len({len(values) for values in axes.values()}) > 1:
+            lengths = ", ".join(f"{name} has {len(values)}" for name, values in axes.items())
+            raise ValueError(f"the lists must be of one length: {lengths}")
+        return axes
+
+    @property
+    def axes(self) -> list[str]:
+        return [*self.product, *self.zip]
+
+    def combinations(self) -> list[dict[str, JsonValue]]:
+        """The values of each point; the last axis of `product` changes fastest, but for `zip`."""
+        rows = zip(*self.zip.values(), strict=True)
+        zipped = [dict(zip(self.zip, row, strict=True)) for row in rows] or [{}]
+        products = itertools.product(*self.product.values())
+        return [
+            {**dict(zip(self.product, row, strict=True)), **last}
+            for row in products
+            for last in zipped
+        ]
+
+
+class Point(NamedTuple):
+    """One combination of a sweep's values, and where each of them goes."""
+
+    values: Mapping[str, Any] = {}
+    parameters: Mapping[str, Any] = {}
+    slots: Mapping[str, str] = {}  # `{animal}` → cat
+    seed: int | None = None
+
+    def fill(self, text: str) -> str:
+        """The text with its slots filled."""
+        if not self.slots:
+            return text
+        pattern = "|".join(map(re.escape, self.slots))
+        return re.sub(pattern, lambda found: self.slots[found[0]], text)
+
+
+def slots_in(axes: Iterable[str], texts: Iterable[str]) -> set[str]:
+    """The axes that a text has in braces: `{animal}`."""
+    left, found = {name for name in axes if name != SEED}, set[str]()
+    for text in texts:
+        found |= {name for name in left - found if f"{{{name}}}" in text}
+        if found == left:
+            break
+    return found
+
+
+def points_of(sweep: Sweep, slots: set[str]) -> list[Point]:
+    """Raises ValueError for a value that cannot stand in a text."""
+    return [_point(values, slots) for values in sweep.combinations()]
+
+
+def _point(values: Mapping[str, JsonValue], slots: set[str]) -> Point:
+    seed = values.get(SEED)
+    return Point(
+        values,
+        {name: value for name, value in values.items() if name != SEED and name not in slots},
+        {f"{{{name}}}": _word(name, values[name]) for name in values if name in slots},
+        seed if isinstance(seed, int) else None,
+    )
+
+
+def _word(name: str, value: JsonValue) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    given = cut(json.dumps(value), MAX_VALUE)
+    raise ValueError(f"{name} stands in prompts as {{{name}}}, so {given} must be text; quote it")
