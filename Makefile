@@ -54,6 +54,7 @@ style: .venv/dev  ## mend what `check` can mend
 	$(BIN)/ruff format .
 
 docs: .venv/dev  ## run the commands in the documents, write down what they print
+	$(BIN)/python docs/keys.py
 	$(BIN)/python docs/commands.py
 
 clean:  ## remove .venv/ and caches

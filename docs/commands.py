@@ -43,7 +43,7 @@ def help_page() -> str:
 
 def names() -> list[str]:
     """Of all commands, as `runner --help` lists them."""
-    return re.findall(r"^    (\w+) ", printed("runner --help", HOME), re.MULTILINE)
+    return re.findall(r"^  ([a-z]+) +\w", printed("runner --help", HOME), re.MULTILINE)
 
 
 def renewed(text: str, folder: Path) -> str:

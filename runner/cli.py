@@ -24,7 +24,7 @@ from runner.errors import (
 from runner.launch.compiler import compile_cache
 from runner.launch.stop import Stop
 from runner.launch.world import World, report_to_launcher, world_from
-from runner.options import parse
+from runner.options import parse, parser
 from runner.say import Handler, answer, is_utf8, say, speak_as, to_json
 from runner.units import counted
 
@@ -147,6 +147,20 @@ def _status(options: argparse.Namespace) -> int:
     return int(summary["exit_code"]) if options.exit_code else ExitCode.COMPLETE
 
 
+def _schema(options: argparse.Namespace) -> int:
+    from runner.commands.schema import print_schema
+
+    print_schema()
+    return ExitCode.COMPLETE
+
+
+def _completion(options: argparse.Namespace) -> int:
+    import shtab
+
+    answer(shtab.complete(parser(), options.shell))
+    return ExitCode.COMPLETE
+
+
 def _stop(options: argparse.Namespace) -> int:
     from runner.commands.stop import stop
 
@@ -172,9 +186,11 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "validate": _validate,
     "plan": _plan,
+    "schema": _schema,
     "status": _status,
     "stop": _stop,
     "slurm": _slurm,
+    "completion": _completion,
 }
 
 

@@ -2,31 +2,64 @@
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import runner
 from runner.commands.slurm import Request
 from runner.errors import ExitCode
 from runner.launch.layout import Part
 from runner.manifest.local_folder import check_local_folder
-from runner.say import say
+from runner.manifest.suggestions import nearest
+from runner.say import cut, say
 from runner.units import whole_number
 
-__all__ = ["COMMANDS", "parse"]
+__all__ = ["COMMANDS", "parse", "parser"]
 
 MAX_COUNT = 10**9
 MAX_PROCESSES = 10**6
 
 Parser = argparse.ArgumentParser
 
+# What shtab takes for files and folders (shtab.FILE and shtab.DIRECTORY, which would be imported
+# for every command).
+FILES = {
+    "file": {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"},
+    "directory": {"bash": "_shtab_compgen_dirs", "zsh": "_files -/", "tcsh": "d"},
+}
+
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """The options, with the command's name in `command`. Exits with 2 where they are wrong."""
     # `python -m runner job.yaml` is short for `python -m runner run job.yaml`.
     is_short = bool(words) and not words[0].startswith("-") and words[0] not in COMMANDS
-    return _parser().parse_args(["run", *words] if is_short else words)
+    if is_short and not _is_file(words[0]):
+        parser().error(f"{cut(words[0], 80)}: no command and no file{_nearest_command(words[0])}")
+    options, rest = parser().parse_known_args(["run", *words] if is_short else words)
+    if rest:
+        _refuse(options.command, rest[0])
+    return options
+
+
+def _is_file(word: str) -> bool:
+    """Whether a word in the place of the command can be a manifest, though one that is missing."""
+    return os.sep in word or "." in word or os.path.lexists(word)
+
+
+def _nearest_command(word: str) -> str:
+    commands = {name: name for name in COMMANDS}
+    return nearest(word, commands) or f"; commands: {', '.join(COMMANDS)}"
+
+
+def _refuse(command: str, word: str) -> NoReturn:
+    """A word that a command does not take. The right option, where one is near."""
+    own = _Parser(prog=f"runner {command}")
+    _add(own, COMMANDS[command])
+    known = {name: name for action in own._actions for name in action.option_strings}
+    near = nearest(word.partition("=")[0], known) if word.startswith("-") else ""
+    own.error(f"unrecognized arguments: {cut(word, 80)}{near}")
 
 
 def _run(parser: Parser) -> None:
@@ -41,10 +74,6 @@ def _run(parser: Parser) -> None:
         help="first compare one image with that of plain diffusers; stop if they differ",
     )
     _add_limit_and_shard(parser)
-
-
-def _validate(parser: Parser) -> None:
-    """No options of its own."""
 
 
 def _plan(parser: Parser) -> None:
@@ -75,8 +104,12 @@ def _status(parser: Parser) -> None:
     _add_limit_and_shard(parser)
 
 
-def _stop(parser: Parser) -> None:
-    """No options of its own."""
+def _no_options(parser: Parser) -> None:
+    """A command without options of its own."""
+
+
+def _completion(parser: Parser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell")
 
 
 def _slurm(parser: Parser) -> None:
@@ -116,42 +149,182 @@ def _slurm(parser: Parser) -> None:
     parser.add_argument("--submit", action="store_true", help="give the script to sbatch")
 
 
-# Each command: what it does, and its own options.
-COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
-    "run": ("make the images that are missing (the default command)", _run),
-    "validate": ("check the manifest alone; needs no GPU and no weights", _validate),
-    "plan": ("show tasks, batches and shards; make nothing", _plan),
-    "status": ("show how far the output folder is", _status),
-    "stop": ("ask the jobs that work on the output folder to stop", _stop),
-    "slurm": ("print a batch script for Slurm", _slurm),
+@dataclasses.dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the command line."""
+
+    group: str
+    does: str
+    examples: Sequence[str]
+    codes: str  # its exit codes
+    add_options: Callable[[Parser], None]
+    reads: str | None = "MANIFEST"  # its argument, where it is a file
+
+
+RUN_CODES = (
+    "0 every image is there; 2 refused before work began; 3 some images failed; 75 not complete, "
+    "run again; 1 unexpected error"
+)
+LOOK_CODES = "0 good; 2 refused, with the reasons; 1 unexpected error"
+DONE_CODES = "0 done; 2 refused; 1 unexpected error"
+
+COMMANDS = {
+    "run": Command(
+        "make images",
+        "make the images that are missing (the default command)",
+        (
+            "runner job.yaml",
+            "runner job.yaml --limit 4 --set parameters.num_inference_steps=8 --output draft",
+            "torchrun --standalone --nproc-per-node 8 -m runner job.yaml",
+        ),
+        RUN_CODES,
+        _run,
+    ),
+    "validate": Command(
+        "before a run",
+        "check the manifest alone; needs no GPU and no weights",
+        ("runner validate job.yaml",),
+        LOOK_CODES,
+        _no_options,
+    ),
+    "plan": Command(
+        "before a run",
+        "show tasks, batches and shards; make nothing",
+        ("runner plan job.yaml --world-size 8", "runner plan job.yaml --devices 4x80GiB"),
+        LOOK_CODES,
+        _plan,
+    ),
+    "schema": Command(
+        "before a run",
+        "print the JSON Schema of a manifest, for editors and programs",
+        ("runner schema > manifest.schema.json",),
+        DONE_CODES,
+        _no_options,
+        reads=None,
+    ),
+    "status": Command(
+        "during and after a run",
+        "show how far the output folder is",
+        ("runner status job.yaml", "runner status job.yaml --exit-code"),
+        "0, with --exit-code as a run; 2 refused; 1 unexpected error",
+        _status,
+    ),
+    "stop": Command(
+        "during and after a run",
+        "ask the jobs that work on the output folder to stop",
+        ("runner stop job.yaml",),
+        DONE_CODES,
+        _no_options,
+    ),
+    "slurm": Command(
+        "clusters and shells",
+        "print a batch script for Slurm",
+        ("runner slurm job.yaml --gpus-per-node 8 --time 04:00:00 --submit",),
+        DONE_CODES,
+        _slurm,
+    ),
+    "completion": Command(
+        "clusters and shells",
+        "print what lets a shell complete commands and options",
+        ('eval "$(runner completion bash)"',),
+        DONE_CODES,
+        _completion,
+        reads=None,
+    ),
 }
 
 
 class _Parser(Parser):
+    """Wrong words are one line on stderr and exit code 2."""
+
     def error(self, message: str) -> NoReturn:
         say(f"{message}; see {self.prog} --help")
         raise SystemExit(int(ExitCode.REFUSED))
 
 
-def _parser() -> Parser:
-    parser = _Parser(prog="runner", description=runner.__doc__)
-    parser.add_argument("--version", action="version", version=f"runner {runner.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (words, add_options) in COMMANDS.items():
-        command = commands.add_parser(name, help=words, description=words)
-        command.add_argument("manifest", type=Path, metavar="MANIFEST", help="a YAML file")
-        command.add_argument(
-            "--output", type=_folder, metavar="DIR", help="use this folder, not the manifest's"
-        )
-        command.add_argument(
-            "--set",
-            action="append",
-            default=[],
-            metavar="KEY=VALUE",
-            help="replace a value of the manifest, for example parameters.height=64; repeatable",
-        )
-        add_options(command)
-    return parser
+class _Overview(argparse.RawDescriptionHelpFormatter):
+    """Leaves out argparse's own list of the commands, which has no groups."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        if not isinstance(action, argparse._SubParsersAction):
+            super().add_argument(action)
+
+
+def parser() -> Parser:
+    """The parser of the whole command line."""
+    whole = _Parser(
+        prog="runner",
+        description=runner.__doc__,
+        epilog=_overview(),
+        formatter_class=_Overview,
+    )
+    whole.add_argument("--version", action="version", version=f"runner {runner.__version__}")
+    places = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        _add(places.add_parser(name, **_words(command)), command)
+    return whole
+
+
+def _overview() -> str:
+    """All commands in their groups, examples and exit codes, as the help shows them."""
+    lines: list[str] = []
+    for group in dict.fromkeys(command.group for command in COMMANDS.values()):
+        lines += [f"{group}:"]
+        lines += [
+            f"  {name:<12}{command.does}"
+            for name, command in COMMANDS.items()
+            if command.group == group
+        ]
+        lines += [""]
+    lines += ["`runner job.yaml` is short for `runner run job.yaml`. `runner COMMAND --help` has"]
+    lines += ["the options, examples and exit codes of a command.", ""]
+    return "\n".join([*lines, *_wrapped("exit codes:", RUN_CODES)])
+
+
+def _words(command: Command) -> dict[str, Any]:
+    """What the help of a command says besides its options."""
+    examples = ["examples:", *(f"  {example}" for example in command.examples), ""]
+    return {
+        "help": command.does,
+        "description": command.does,
+        "epilog": "\n".join([*examples, *_wrapped("exit codes:", command.codes)]),
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+    }
+
+
+def _wrapped(title: str, codes: str) -> list[str]:
+    return [title, *(f"  {code}" for code in codes.split("; "))]
+
+
+def _add(parser: Parser, command: Command) -> None:
+    if command.reads == "MANIFEST":
+        _add_manifest(parser)
+    command.add_options(parser)
+
+
+def _add_manifest(parser: Parser) -> None:
+    """The manifest, and the options of all commands that read one."""
+    manifest = parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="a YAML file")
+    _complete_with(manifest, "file")
+    output = parser.add_argument(
+        "--output",
+        type=_folder,
+        metavar="DIR",
+        help="use this folder (default: the manifest's, else outputs/NAME)",
+    )
+    _complete_with(output, "directory")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="replace a value of the manifest, for example parameters.height=64; repeatable",
+    )
+
+
+def _complete_with(action: argparse.Action, kind: str) -> None:
+    """What shtab completes the word of an argument with."""
+    action.complete = FILES[kind]  # type: ignore[attr-defined]
 
 
 def _add_limit_and_shard(parser: Parser) -> None:

@@ -22,6 +22,7 @@ DOCUMENTS = [
 ]
 MANIFESTS = sorted((HOME / "manifests").glob("*.yaml"))
 EXAMPLES = re.compile(r"^```yaml(?: \S+)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+KEYS: dict[str, Any] = runpy.run_path(str(HOME / "docs/keys.py"))
 TOOL: dict[str, Any] = runpy.run_path(str(HOME / "docs/commands.py"))
 
 
@@ -115,14 +116,22 @@ def test_every_command_and_option_is_explained(capsys: pytest.CaptureFixture[str
 
 
 def test_every_key_of_a_manifest_is_explained() -> None:
-    from runner.manifest.prompts import PromptItem
-    from runner.manifest.schema import Manifest, OutputSpec, SeedSpec
-    from runner.model.spec import ModelSpec
-
+    """By a table that is made from the models; a key without a description makes none."""
     text = (HOME / "docs/manifest.md").read_text(encoding="utf-8")
-    for model in (Manifest, ModelSpec, OutputSpec, SeedSpec, PromptItem):
-        for name in model.model_fields:
-            assert re.search(rf"\b{name}\b", text), name
+    assert KEYS["renewed"](text) == text, "make docs"
+    shown = {name for _, name in KEYS["TABLE"].findall(text)}
+    assert shown == {model.__name__ for model in KEYS["models"]()}
+
+
+def test_the_schema_beside_the_documents_is_what_the_command_prints() -> None:
+    assert KEYS["SCHEMA"].read_text(encoding="utf-8") == KEYS["schema_text"](), "make docs"
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=named)
+def test_an_editor_finds_the_schema_of_every_manifest(path: Path) -> None:
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    target = first.removeprefix("# yaml-language-server: $schema=")
+    assert (path.parent / target).resolve() == KEYS["SCHEMA"]
 
 
 def test_every_file_of_the_package_is_in_the_reading_order() -> None:

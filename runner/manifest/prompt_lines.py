@@ -12,7 +12,7 @@ from typing import Any
 import pydantic_core
 from pydantic import ValidationError
 
-from runner.manifest.prompts import Prompt, PromptItem
+from runner.manifest.prompts import SHORT_PROMPT, Prompt, PromptItem
 from runner.manifest.words import explain
 from runner.manifest.yaml_tree import MAX_DEPTH, TOO_DEEP
 
@@ -71,7 +71,7 @@ def _json(line: bytes) -> Prompt | None:
 def _json_again(line: bytes) -> Prompt:
     if prompt := _json_text_alone(line):
         return prompt
-    return PromptItem.model_validate(PromptItem.lift(json.loads(line))).to_prompt()
+    return PromptItem.model_validate(SHORT_PROMPT.lift(json.loads(line))).to_prompt()
 
 
 def _json_text_alone(line: bytes) -> Prompt | None:
@@ -94,7 +94,7 @@ def _json_checked(line: bytes) -> Prompt | None:
     value = _DECODER.decode(text)
     if _depth(value) > MAX_DEPTH:
         raise RecursionError
-    return PromptItem.model_validate(PromptItem.lift(value)).to_prompt()
+    return PromptItem.model_validate(SHORT_PROMPT.lift(value)).to_prompt()
 
 
 def _depth(value: Any) -> int:

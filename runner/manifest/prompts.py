@@ -17,11 +17,12 @@ from pydantic import (
 
 from runner.manifest.words import MAX_VALUE
 from runner.say import cut
-from runner.settings import Settings, Text
+from runner.settings import Settings, ShortForm, Text
 
 __all__ = [
     "COUNT",
     "MAX_SEED",
+    "SHORT_PROMPT",
     "Id",
     "InlinePrompts",
     "Parameters",
@@ -161,13 +162,34 @@ def alone(info: ValidationInfo, value: T, *others: str) -> T:
 class PromptItem(Settings):
     """A prompt as it is written."""
 
-    prompt: Text
-    id: Id | None = None
-    seed: Seed | None = None
-    parameters: Parameters = Field(default_factory=dict)
-    meta: Meta = Field(default_factory=dict)
-    seeds: Seeds | None = None
-    variations: Variations | None = None
+    prompt: Text = Field(description="the text", examples=["a fox in the snow"])
+    id: Id | None = Field(
+        default=None,
+        description="your own name for it; it changes no pixel and goes along into the reports",
+        examples=["fox-1"],
+    )
+    seed: Seed | None = Field(
+        default=None,
+        description="seed of its first image, in place of the manifest's; its further images count "
+        "on from it",
+        examples=[7],
+    )
+    parameters: Parameters = Field(
+        default_factory=dict,
+        description="its own arguments of the pipeline's call, over the manifest's, key by key",
+        examples=[{"width": 512}],
+    )
+    meta: Meta = Field(
+        default_factory=dict,
+        description="your own data; it changes no pixel and goes along into the reports",
+        examples=[{"series": 3}],
+    )
+    seeds: Seeds | None = Field(
+        default=None, description="an image for each of these seeds", examples=[[7, 21]]
+    )
+    variations: Variations | None = Field(
+        default=None, description="so many images, with seeds in a row", examples=[4]
+    )
 
     @field_validator("seeds")
     @classmethod
@@ -178,11 +200,6 @@ class PromptItem(Settings):
     @classmethod
     def _variations_alone(cls, value: int | None, info: ValidationInfo) -> int | None:
         return alone(info, value, "seeds", COUNT)
-
-    @staticmethod
-    def lift(value: Any) -> Any:
-        """`- a cat` is short for `- prompt: a cat`."""
-        return value if isinstance(value, dict | PromptItem) else {"prompt": value}
 
     def to_prompt(self) -> Prompt:
         count = {} if self.variations is None else {COUNT: self.variations}
@@ -199,10 +216,15 @@ class PromptItem(Settings):
 class PromptFile(Settings):
     """`{file: prompts.txt}` in place of a list of prompts."""
 
-    file: Text
+    file: Text = Field(
+        description="a .txt file, one prompt per line, or a .jsonl file, one JSON value per line; "
+        "relative to the manifest",
+        examples=["prompts.txt"],
+    )
 
 
-InlinePrompts = tuple[Annotated[PromptItem, BeforeValidator(PromptItem.lift)], ...]
+SHORT_PROMPT = ShortForm("prompt")  # `- a cat` is short for `- prompt: a cat`
+InlinePrompts = tuple[Annotated[PromptItem, SHORT_PROMPT], ...]
 
 
 def text_sums(prompt: str, parameters: Mapping[str, Any]) -> list[int]:

@@ -9,9 +9,9 @@ from pydantic import Field
 
 import runner
 from runner import demo
-from runner.manifest.schema import BatchSizes, Manifest, SeedSpec, lift
+from runner.manifest.schema import BatchSizes, Manifest, SeedSpec
 from runner.manifest.yaml_tree import EXPONENT
-from runner.settings import Settings, Text
+from runner.settings import Settings, ShortForm, Text
 from runner.strategies import Strategy
 
 __all__ = ["Resolved", "decide", "dump", "fill", "versions"]
@@ -23,7 +23,7 @@ FIRST_SEEDS = 2**32  # a seed is drawn below this, so that it is short enough to
 class Resolved(Settings):
     """What rank 0 fills in for all ranks."""
 
-    seed: Annotated[SeedSpec, lift("start")]
+    seed: Annotated[SeedSpec, ShortForm("start")]
     revision: Text | None
     versions: dict[str, str]
     strategy: Strategy

@@ -9,6 +9,7 @@ from pydantic import (
     Field,
     Tag,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
 )
 
@@ -25,7 +26,7 @@ from runner.manifest.prompts import (
 )
 from runner.manifest.sweep import Sweep
 from runner.model.spec import ModelSpec
-from runner.settings import Settings, Text
+from runner.settings import Settings, ShortForm, Text
 from runner.strategies import DataParallel, Strategy
 
 __all__ = [
@@ -46,11 +47,7 @@ DTYPES = {
 }
 
 
-def lift(key: str) -> BeforeValidator:
-    """Accept a short form: the value of a mapping's main key in place of the mapping."""
-    return BeforeValidator(
-        lambda value: value if isinstance(value, dict | Settings) else {key: value}
-    )
+DTYPE_SCHEMA = WithJsonSchema({"enum": [*DTYPES, "torch.float16", "torch.bfloat16"]})
 
 
 def _dtype(value: Any) -> Any:
@@ -67,9 +64,23 @@ def _one_seed(value: "SeedSpec") -> "SeedSpec":
 
 
 class OutputSpec(Settings):
-    dir: Annotated[Text, AfterValidator(check_local_folder)] | None = None
-    images_per_folder: Annotated[int, Field(ge=1)] | None = None
-    png_level: Annotated[int, Field(ge=0, le=9)] = 1  # against 6: a quarter larger, far faster
+    dir: Annotated[Text, AfterValidator(check_local_folder)] | None = Field(
+        default=None,
+        description="the folder, relative to where you start; outputs/NAME if not given. --output "
+        "replaces it",
+        examples=["outputs/animals"],
+    )
+    images_per_folder: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="put the images into folders of this many, as in 000012/012345.png; good for "
+        "more than 10,000 images. It cannot change once there are images",
+        examples=[1000],
+    )
+    png_level: Annotated[int, Field(ge=0, le=9)] = Field(
+        default=1,  # against 6: a quarter larger, far faster
+        description="compression of the images, 0 to 9; it changes size and time, never a pixel",
+        examples=[6],
+    )
 
 
 # `1024x768` (width × height) or `default`, the pipeline's own size → images of one call.
@@ -82,9 +93,18 @@ class SeedSpec(Settings):
     """Image i gets start + i, or every image gets the fixed seed. Per prompt: the seeds come from
     the id or the text of each prompt, `start` is added."""
 
-    start: Seed | None = None
-    fixed: Seed | None = None
-    per: Literal["prompt"] | None = None
+    start: Seed | None = Field(
+        default=None, description="image number i gets this seed + i", examples=[42]
+    )
+    fixed: Seed | None = Field(
+        default=None, description="every image gets this seed", examples=[42]
+    )
+    per: Literal["prompt"] | None = Field(
+        default=None,
+        description="the seeds of a prompt come from its id or text, and start is added, so that "
+        "it keeps its images wherever it stands in the list",
+        examples=["prompt"],
+    )
 
 
 def _batch_form(value: Any) -> str:
@@ -96,31 +116,102 @@ def _prompts_form(value: Any) -> str:
 
 
 class Manifest(Settings):
-    model: Annotated[ModelSpec, lift("id")]
-    dtype: Annotated[Literal["float32", "float16", "bfloat16"], BeforeValidator(_dtype)] = "float32"
-    strategy: Annotated[Strategy, lift("kind")] = DataParallel()
-    output: Annotated[OutputSpec, lift("dir")] = OutputSpec()
-    seed: Annotated[SeedSpec, lift("start"), AfterValidator(_one_seed)] | None = None
-    batch_size: Annotated[
-        Annotated[int, Tag("<number>"), Field(ge=1)] | Annotated[Literal["auto"], Tag("<auto>")],
-        Discriminator(_batch_form),
-    ] = 1
-    batch_sizes: BatchSizes = Field(default_factory=dict)  # as run: what `auto` found, by size
-    compile: bool = False
-    max_failures: Annotated[int, Field(ge=1)] | None = None
-    stop_grace_s: Annotated[float, Field(gt=0)] = 20.0
-    on_out_of_memory: Literal["fail", "tile", "offload"] = "fail"
-    on_flagged: Literal["keep", "skip", "fail"] = "keep"
-    parameters: Parameters = Field(default_factory=dict)
-    seeds: Seeds | None = None
-    variations: Variations | None = None
-    sweep: Sweep | None = None
+    model: Annotated[ModelSpec, ShortForm("id")] = Field(
+        description="the model: a hub ID, a local folder, or demo",
+        examples=["Qwen/Qwen-Image", {"id": "Qwen/Qwen-Image", "revision": "75e0b4b"}],
+    )
     prompts: Annotated[
         Annotated[InlinePrompts, Tag("<prompt>"), Field(min_length=1, strict=False)]
         | Annotated[PromptFile, Tag("<file>")],
         Discriminator(_prompts_form),
-    ]
-    versions: dict[str, str] = Field(default_factory=dict)  # as run: recorded, never read
+    ] = Field(
+        description="a list of prompts, or a file of them",
+        examples=[["a dog", {"prompt": "a cat", "seed": 7}], {"file": "prompts.txt"}],
+    )
+    dtype: Annotated[
+        Literal["float32", "float16", "bfloat16"], BeforeValidator(_dtype), DTYPE_SCHEMA
+    ] = Field(
+        default="float32",
+        description="numbers of the model: float32, float16 (needs a GPU) or bfloat16; fp32, fp16, "
+        "half and bf16 mean the same",
+        examples=["bfloat16"],
+    )
+    parameters: Parameters = Field(
+        default_factory=dict,
+        description="arguments of the pipeline's call, by their names in diffusers",
+        examples=[{"height": 1024, "width": 1024, "num_inference_steps": 30}],
+    )
+    seeds: Seeds | None = Field(
+        default=None,
+        description="each prompt is made once with each of these seeds",
+        examples=[[1, 2, 3]],
+    )
+    variations: Variations | None = Field(
+        default=None, description="images of each prompt, with seeds in a row", examples=[4]
+    )
+    sweep: Sweep | None = Field(
+        default=None,
+        description="values to try, in all combinations (product) or in pairs (zip)",
+        examples=[{"product": {"guidance_scale": [2.5, 3.5], "animal": ["cat", "dog"]}}],
+    )
+    seed: Annotated[SeedSpec, ShortForm("start"), AfterValidator(_one_seed)] | None = Field(
+        default=None,
+        description="image number i gets seed + i; {fixed: 42} gives every image the same. Drawn "
+        "and recorded by the first run if not given",
+        examples=[42, {"fixed": 42}],
+    )
+    output: Annotated[OutputSpec, ShortForm("dir")] = Field(
+        default=OutputSpec(),
+        description="the output folder; outputs/NAME if not given, with the manifest's file name "
+        "without .yaml",
+        examples=["outputs/animals", {"dir": "outputs/animals", "images_per_folder": 1000}],
+    )
+    strategy: Annotated[Strategy, ShortForm("kind")] = Field(
+        default=DataParallel(),
+        description="how GPUs share the work",
+        examples=["auto", {"kind": "context_parallel", "ulysses_degree": 2}],
+    )
+    batch_size: Annotated[
+        Annotated[int, Tag("<number>"), Field(ge=1)] | Annotated[Literal["auto"], Tag("<auto>")],
+        Discriminator(_batch_form),
+    ] = Field(
+        default=1,
+        description="images per call of the pipeline; auto tries what is fastest",
+        examples=[4, "auto"],
+    )
+    compile: bool = Field(
+        default=False,
+        description="compile the transformer's repeated blocks",
+        examples=[True],
+    )
+    max_failures: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="end the run after this many failed images", examples=[10]
+    )
+    stop_grace_s: Annotated[float, Field(gt=0)] = Field(
+        default=20.0,
+        description="seconds for the current image after a request to stop",
+        examples=[60],
+    )
+    on_out_of_memory: Literal["fail", "tile", "offload"] = Field(
+        default="fail",
+        description="what to try when one image alone runs out of memory",
+        examples=["tile"],
+    )
+    on_flagged: Literal["keep", "skip", "fail"] = Field(
+        default="keep",
+        description="what to do with a black image, or one that a safety checker flagged",
+        examples=["skip"],
+    )
+    batch_sizes: BatchSizes = Field(
+        default_factory=dict,
+        description="written by the runner: what batch_size auto found, by size",
+        examples=[{"1024x1024": 4}],
+    )
+    versions: dict[str, str] = Field(
+        default_factory=dict,
+        description="written by the runner and never read: versions of the packages",
+        examples=[{"torch": "2.13.0"}],
+    )
 
     @field_validator("batch_sizes")
     @classmethod

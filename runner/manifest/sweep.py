@@ -46,8 +46,17 @@ Axes = Annotated[dict[str, Values], AfterValidator(_check_axes)]
 class Sweep(Settings):
     """`product`: every value with every other; `zip`: the first values, the second ones, …"""
 
-    product: Axes = Field(default_factory=dict)
-    zip: Axes = Field(default_factory=dict)
+    product: Axes = Field(
+        default_factory=dict,
+        description="axes whose values are all combined; an axis is a parameter, seed, or a word "
+        "in braces in every prompt",
+        examples=[{"guidance_scale": [2.5, 3.5], "animal": ["cat", "dog"]}],
+    )
+    zip: Axes = Field(
+        default_factory=dict,
+        description="axes whose values go together: the first values, the second ones, …",
+        examples=[{"height": [1024, 768], "width": [768, 1024]}],
+    )
 
     @field_validator("product")
     @classmethod

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from pydantic import Field
+
 from runner import demo
 from runner.settings import Settings, Text
 
@@ -11,11 +13,33 @@ __all__ = ["ModelSpec"]
 class ModelSpec(Settings):
     """A hub ID, a local folder, or `demo`."""
 
-    id: Text
-    revision: Text | None = None
-    variant: Text | None = None
-    allow_pickle: bool = False
-    trust_remote_code: bool = False
+    id: Text = Field(
+        description="a hub ID; a local folder of a diffusers pipeline, relative to the manifest; "
+        "or demo, the small model that comes with the runner",
+        examples=["Qwen/Qwen-Image", "./my-model", "demo"],
+    )
+    revision: Text | None = Field(
+        default=None,
+        description="a branch, tag or commit on the hub; the newest if not given. The first run "
+        "records the commit, and later runs on the folder use it",
+        examples=["75e0b4b"],
+    )
+    variant: Text | None = Field(
+        default=None,
+        description="which weight files to take; a component that has none of the variant is "
+        "loaded from its plain files",
+        examples=["fp16"],
+    )
+    allow_pickle: bool = Field(
+        default=False,
+        description="load weights that are not safetensors: they can run code",
+        examples=[True],
+    )
+    trust_remote_code: bool = Field(
+        default=False,
+        description="run Python code that comes with the model",
+        examples=[True],
+    )
 
     @property
     def is_bundled(self) -> bool:

@@ -8,7 +8,7 @@ from runner.launch.devices import Machine
 from runner.launch.layout import Layout
 from runner.launch.world import World
 from runner.model.configs import ModelConfigs
-from runner.strategies.base import Resolution, Row, Source, StrategyBase
+from runner.strategies.base import Resolution, Row, Source, StrategyBase, kind_field
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.context_parallel import ContextParallel
 from runner.strategies.data_parallel import DataParallel
@@ -30,7 +30,9 @@ Choice = tuple[StrategyBase, str]  # and why
 
 
 class Auto(StrategyBase):
-    kind: Literal["auto"] = "auto"
+    kind: Literal["auto"] = kind_field(
+        "auto", "the runner chooses, by the model, the images and the GPUs"
+    )
 
     def layout(self, world: World) -> Layout:
         """Of a job with nothing to do, for which nothing is chosen."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from runner.launch.devices import Machine
 from runner.launch.layout import Layout, grouped
@@ -19,15 +19,29 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ONE_WAY",
+    "RING",
+    "ULYSSES",
     "Degree",
     "Resolution",
     "Row",
     "SequenceParallel",
     "Source",
     "StrategyBase",
+    "kind_field",
 ]
 
 Degree = Annotated[int, Field(ge=1, le=10_000)]
+
+ULYSSES = Field(
+    default=1,
+    description="ranks that share the tokens of an image, each with a part of the heads",
+    examples=[2],
+)
+RING = Field(
+    default=1,
+    description="ranks that share the tokens of an image and pass keys and values around",
+    examples=[2],
+)
 
 ONE_WAY = (
     "diffusers cannot put tensor and context parallel on one model; use degree alone (weights do "
@@ -66,8 +80,20 @@ class Source(Protocol):
         """One component, as `model_class` if given; `arguments` go to its `from_pretrained`."""
 
 
+def kind_field(kind: str, description: str) -> Any:
+    """The key `kind` of a strategy."""
+    return Field(default=kind, description=description, examples=[kind])
+
+
+def _name_the_kind(schema: dict[str, Any]) -> None:
+    """In the JSON Schema: without its kind a mapping could be any strategy."""
+    schema.setdefault("required", []).append("kind")
+
+
 class StrategyBase(Settings):
     """One way to put the model on the devices of a replica."""
+
+    model_config = ConfigDict(json_schema_extra=_name_the_kind)
 
     kind: str
     shares_node: ClassVar[bool] = False  # a rank drives its whole share of the node's devices
@@ -139,8 +165,8 @@ class SequenceParallel(StrategyBase):
     """The ranks of a replica share the tokens of one image: each attends with all heads from its
     part (ring), or with a part of the heads from all (Ulysses)."""
 
-    ulysses_degree: Degree = 1
-    ring_degree: Degree = 1
+    ulysses_degree: Degree = ULYSSES
+    ring_degree: Degree = RING
 
     @model_validator(mode="before")
     @classmethod

@@ -7,13 +7,13 @@ values around. Both together are "unified": a ring of Ulysses groups.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from runner.errors import StrategyError
 from runner.launch.devices import Machine
 from runner.launch.world import World
 from runner.model.configs import ModelConfigs, takes_padded_heads
-from runner.strategies.base import Resolution, Row, SequenceParallel, Source
+from runner.strategies.base import Resolution, Row, SequenceParallel, Source, kind_field
 from runner.strategies.checks.backends import Backend, Needs, check_package, fault
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.checks.lengths import Length, has_mask, lengths
@@ -34,10 +34,25 @@ class ContextParallel(SequenceParallel):
     """The "anything" variants take any number of tokens; the runner decides where the manifest does
     not say."""
 
-    kind: Literal["context_parallel"] = "context_parallel"
-    ulysses_anything: bool | None = None
-    ring_anything: bool | None = None
-    attention_backend: Backend | None = None
+    kind: Literal["context_parallel"] = kind_field(
+        "context_parallel", "the GPUs of a replica share the tokens of an image"
+    )
+    ulysses_anything: bool | None = Field(
+        default=None,
+        description="take any number of tokens with ulysses_degree; the runner decides if not "
+        "given",
+        examples=[True],
+    )
+    ring_anything: bool | None = Field(
+        default=None,
+        description="take any number of tokens with ring_degree; the runner decides if not given",
+        examples=[True],
+    )
+    attention_backend: Backend | None = Field(
+        default=None,
+        description="the attention of diffusers to use; its own choice if not given",
+        examples=["flash"],
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from runner.launch.devices import Machine
 from runner.launch.layout import Layout
 from runner.launch.world import World
-from runner.strategies.base import Row, Source, StrategyBase
+from runner.strategies.base import Row, Source, StrategyBase, kind_field
 from runner.strategies.estimate.fit import JobSize, whole
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ __all__ = ["DataParallel", "load_whole"]
 class DataParallel(StrategyBase):
     is_plain: ClassVar[bool] = True
 
-    kind: Literal["data_parallel"] = "data_parallel"
+    kind: Literal["data_parallel"] = kind_field(
+        "data_parallel", "every process makes images of its own"
+    )
 
     @property
     def tries_batches(self) -> bool:

@@ -5,14 +5,14 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from runner.errors import StrategyError
 from runner.launch.devices import Machine, own_devices
 from runner.launch.layout import Layout, grouped
 from runner.launch.world import World
 from runner.model.configs import ModelConfigs
-from runner.strategies.base import Degree, Resolution, Row, Source, StrategyBase
+from runner.strategies.base import Degree, Resolution, Row, Source, StrategyBase, kind_field
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.checks.phases import fault_of_phases, phases_of
 from runner.strategies.engines.placement import Budget, alone_on, load_placed, splitting
@@ -62,11 +62,30 @@ class DeviceMap(StrategyBase):
 
     shares_node: ClassVar[bool] = True
 
-    kind: Literal["device_map"] = "device_map"
-    map: Annotated[Literal["balanced"], BeforeValidator(_map)] = "balanced"
-    max_memory: dict[Device, Annotated[int | str, BeforeValidator(_memory)]] | None = None
-    phases: bool = False
-    processes: Degree = 1
+    kind: Literal["device_map"] = kind_field(
+        "device_map", "one process puts the components on several GPUs, the CPU and the disk"
+    )
+    map: Annotated[Literal["balanced"], BeforeValidator(_map)] = Field(
+        default="balanced",
+        description="how components are spread; pipelines take only balanced",
+        examples=["balanced"],
+    )
+    max_memory: dict[Device, Annotated[int | str, BeforeValidator(_memory)]] | None = Field(
+        default=None,
+        description="what each GPU of the replica, numbered from 0, and cpu may hold; the rest "
+        "goes to disk. 0.8 of what is free on each GPU if not given",
+        examples=[{"0": "40GiB", "cpu": "100GiB"}],
+    )
+    phases: bool = Field(
+        default=False,
+        description="the components take turns: text encoders, transformer, decoder",
+        examples=[True],
+    )
+    processes: Degree = Field(
+        default=1,
+        description="the first of so many processes drives the GPUs of all of them",
+        examples=[2],
+    )
 
     @property
     def tries_batches(self) -> bool:

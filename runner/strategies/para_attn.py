@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from runner.errors import StrategyError
 from runner.launch.world import World
 from runner.model.configs import ModelConfigs
-from runner.strategies.base import Resolution, SequenceParallel, Source
+from runner.strategies.base import Resolution, SequenceParallel, Source, kind_field
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.checks.packages import (
     Package,
@@ -43,7 +43,9 @@ REFUSED = {
 class ParaAttention(SequenceParallel):
     refused: ClassVar[Mapping[str, str]] = REFUSED
 
-    kind: Literal["para_attn"] = "para_attn"
+    kind: Literal["para_attn"] = kind_field(
+        "para_attn", "the package para-attn shares the tokens of an image"
+    )
 
     @property
     def not_compiled(self) -> str:

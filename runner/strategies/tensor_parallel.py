@@ -4,12 +4,22 @@ and columns. Each reads only its slices from disk; every other component is whol
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pydantic import Field
+
 from runner.errors import StrategyError
 from runner.launch.devices import Machine
 from runner.launch.layout import Layout, grouped
 from runner.launch.world import World
 from runner.model.configs import ModelConfigs
-from runner.strategies.base import ONE_WAY, Degree, Resolution, Row, Source, StrategyBase
+from runner.strategies.base import (
+    ONE_WAY,
+    Degree,
+    Resolution,
+    Row,
+    Source,
+    StrategyBase,
+    kind_field,
+)
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.checks.proven import TP_MODELS, remarks
 from runner.strategies.checks.remedies import one_of, without_plan
@@ -28,8 +38,10 @@ __all__ = ["TensorParallel"]
 class TensorParallel(StrategyBase):
     refused: ClassVar[Mapping[str, str]] = {"ulysses_degree": ONE_WAY, "ring_degree": ONE_WAY}
 
-    kind: Literal["tensor_parallel"] = "tensor_parallel"
-    degree: Degree
+    kind: Literal["tensor_parallel"] = kind_field(
+        "tensor_parallel", "the GPUs of a replica share the weights of the transformer"
+    )
+    degree: Degree = Field(description="ranks that share the transformer's weights", examples=[2])
 
     @property
     def ranks(self) -> int:

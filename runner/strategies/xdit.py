@@ -20,7 +20,15 @@ from runner.errors import StrategyError
 from runner.launch.layout import Layout, grouped
 from runner.launch.world import World
 from runner.model.configs import ModelConfigs
-from runner.strategies.base import Degree, Resolution, Source, StrategyBase
+from runner.strategies.base import (
+    RING,
+    ULYSSES,
+    Degree,
+    Resolution,
+    Source,
+    StrategyBase,
+    kind_field,
+)
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.checks.packages import check_heads, check_lengths, check_package, native
 from runner.strategies.checks.proven import remarks
@@ -76,13 +84,27 @@ class XDit(StrategyBase):
     own_groups: ClassVar[bool] = True
     refused: ClassVar[Mapping[str, str]] = REFUSED
 
-    kind: Literal["xdit"] = "xdit"
-    ulysses_degree: Degree = 1
-    ring_degree: Degree = 1
-    pipefusion_degree: Degree = 1
-    cfg_degree: Literal[1, 2] = 1
-    warmup_steps: Annotated[int, Field(ge=1)] = 1
-    attention_backend: Backend | None = None  # xfuser's choice: the fastest that is installed
+    kind: Literal["xdit"] = kind_field("xdit", "the package xfuser makes the images of a replica")
+    ulysses_degree: Degree = ULYSSES
+    ring_degree: Degree = RING
+    pipefusion_degree: Degree = Field(
+        default=1,
+        description="ranks that each hold a part of the transformer's blocks, one after another",
+        examples=[2],
+    )
+    cfg_degree: Literal[1, 2] = Field(
+        default=1,
+        description="2: one half of the ranks computes with the prompt, the other without",
+        examples=[2],
+    )
+    warmup_steps: Annotated[int, Field(ge=1)] = Field(
+        default=1, description="first steps, which PipeFusion computes in full", examples=[4]
+    )
+    attention_backend: Backend | None = Field(
+        default=None,
+        description="xfuser's attention to use; the fastest that is installed if not given",
+        examples=["flash"],
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
