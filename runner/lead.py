@@ -12,12 +12,14 @@ from runner.errors import GaveUpError, ReplicaLostError
 from runner.folder import files
 from runner.folder.journal import Journal, merge
 from runner.folder.lock import Owned
-from runner.folder.merged_record import LOST, MergedRecord, ReplicaTimes
+from runner.folder.merged_record import LOST, MergedRecord
 from runner.launch.crashes import Crashes, split_batch
 from runner.launch.failures import Failures
+from runner.launch.pulse import OwnPulse
 from runner.launch.replica import Replica
 from runner.launch.shards import shard, take, windows
 from runner.launch.store import LocalStore, Store, StoreLostError
+from runner.launch.tally import Tally
 from runner.plan import Fingerprints, Task, wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
@@ -59,13 +61,14 @@ def lead(
     """Take batches, render and write them."""
     crashes = _crashes(rank, assignment)
     rank.stop.on_request = crashes.clear
-    clock = _Clock(assignment.begun)
+    pulse = rank.heartbeat.pulse
+    pulse.works_from(time.monotonic() - assignment.begun)
     writer = Writer(
         rank.folder,
         assignment.manifest,
         _own_fingerprints(assignment),
         journal,
-        rank.store,
+        Tally(rank.store, pulse),
         assignment.launch,
         Owned.of(rank.folder, assignment.launch, rank.job.part).check,
         regenerate=rank.job.regenerate,
@@ -73,10 +76,10 @@ def lead(
     most = assignment.manifest.max_failures
     failures = Failures(rank.store, len(assignment.plan), is_watching=most is None)
     leader = _Leader(rank, assignment, replica, renderer, writer, crashes, failures)
-    with crashes, writer, _worked(journal, clock, replica.layout.replica):
+    with _worked(journal, pulse), crashes, writer:
         try:
             for window in leader.windows():
-                leader.render_and_write(window, clock)
+                leader.render_and_write(window)
         except DroppedError:
             return
         except GaveUpError as error:
@@ -117,11 +120,11 @@ class _Leader:
                 return
             yield number
 
-    def render_and_write(self, window: Sequence[int], clock: "_Clock") -> None:
+    def render_and_write(self, window: Sequence[int]) -> None:
         """Batches, one after another, to the writer. Raises DroppedError, GaveUpError, and what
         ends this rank."""
         parts = [part for number in window for part in _parts(self.assignment, number)]
-        with clock.busy(sum(len(part.tasks) for part in parts)):
+        with self.rank.heartbeat.pulse.busy():
             self.renderer.prepare([part.tasks for part in parts])
             for part in parts:
                 self._render_part(part)
@@ -168,11 +171,13 @@ def follow(
 ) -> None:
     """Compute along with the leader, who writes. What only this rank knows of a failure, it records
     itself."""
-    with _crashes(rank, assignment) as crashes:
+    pulse = rank.heartbeat.pulse
+    pulse.works_from(time.monotonic() - assignment.begun)
+    with _worked(journal, pulse), _crashes(rank, assignment) as crashes:
         rank.stop.on_request = crashes.clear
         numbers = replica.receive_batches()
         for part in itertools.chain.from_iterable(_parts(assignment, n) for n in numbers):
-            with crashes.during([task.index for task in part.tasks]):
+            with crashes.during([task.index for task in part.tasks]), pulse.busy():
                 error = renderer.render(part.tasks, part.degraded).error
             if isinstance(error, DroppedError | GaveUpError):
                 return
@@ -204,35 +209,14 @@ def _record_lost(assignment: Assignment, part: _Part, error: Exception, journal:
         journal.failed(task.index, fingerprints.of(task), LOST, str(error), trace)
 
 
-class _Clock:
-    """How long a replica was busy with batches, and since when it could be."""
-
-    def __init__(self, begun: float) -> None:
-        self._start_s = time.monotonic() - begun
-        self._busy_s = 0.0
-        self._images = 0
-
-    @contextlib.contextmanager
-    def busy(self, images: int) -> Iterator[None]:
-        start = time.monotonic()
-        try:
-            yield
-            self._images += images
-        finally:
-            self._busy_s += time.monotonic() - start
-
-    def times(self, replica: int) -> ReplicaTimes:
-        return ReplicaTimes(replica, self._images, round(self._start_s, 3), round(self._busy_s, 3))
-
-
 @contextlib.contextmanager
-def _worked(journal: Journal, clock: _Clock, replica: int) -> Iterator[None]:
-    """Record at the end how busy the replica was, however it ends."""
+def _worked(journal: Journal, pulse: OwnPulse) -> Iterator[None]:
+    """Record at the end what this rank did, however it ends."""
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            journal.worked(clock.times(replica))
+            journal.worked(pulse.now())
 
 
 def _own_fingerprints(assignment: Assignment) -> Fingerprints:

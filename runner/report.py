@@ -39,20 +39,25 @@ def report(
         with contextlib.suppress(FolderError):  # do not wait for one that hangs
             stack.enter_context(guard(folder.locks / "report", PATIENCE_S))
         record = merge(folder.journals, len(plan))
+        known = summary.read_summary(folder.live_summary(job.part))
         if not assignment.pending:  # the figures of the last launch say more than those of this one
-            launch = summary.last_launch(summary.read_summary(folder), record)
+            known = summary.read_summary(folder.summary)
+            launch = summary.last_launch(known, record)
         account = record.account(launch.id)
         try:
             states = record.states(plan, assignment.fingerprints, scan(folder, len(plan)).sizes)
         except InterruptedRunError:
             counts = count(record.states_by_journals(), record, wanted, launch)
-            values = summary.summarize("interrupted", counts, launch, account)
-            summary.write_summary(folder, values, assignment.launch, check)
+            values = summary.summarize("interrupted", counts, launch, account, known)
+            summary.write_summary(folder.summary, values, assignment.launch, check)
             raise
         counts = count(states, record, wanted, launch)
-        values = summary.conclude(counts, launch, account, assignment.manifest.max_failures)
+        most = assignment.manifest.max_failures
+        values = summary.conclude(counts, launch, account, most, known)
         rebuild(folder, plan, record, states, assignment.launch, check)
-        summary.write_summary(folder, values, assignment.launch, check)
+        summary.write_summary(folder.summary, values, assignment.launch, check)
+        if job.part:
+            folder.live_summary(job.part).unlink(missing_ok=True)
         if not counts.left:  # whatever stopped a rank, another one made its images
             folder.forget_refusal(job.part)
     if is_refused:
@@ -60,7 +65,7 @@ def report(
     made = values["made"] if assignment.pending else 0
     if counts.truncated:
         say(summary.truncation_notice(counts))
-    say(summary.sentence({**values, "made": made}, counts, folder))
+    say(summary.sentence({**values, "made": made}, folder, counts))
     if account.gave_up and not made:
         say(account.errors[-1])
     return exit_code(values["outcome"])

@@ -29,18 +29,17 @@ from runner.errors import (
     TakenOverError,
     already_printed,
 )
-from runner.folder.counts import Counts, Launch
+from runner.folder.counts import Launch
 from runner.folder.lock import FolderLock, Owned, note_refusal
-from runner.folder.merged_record import Account
 from runner.folder.paths import OutputFolder
 from runner.folder.space import notice
-from runner.folder.summary import summarize, write_summary
 from runner.launch.heartbeat import Heartbeat
 from runner.launch.progress import Progress
 from runner.launch.stop import Stop
 from runner.launch.store import StoreLostError, connect
 from runner.launch.world import World
 from runner.lead import wait_for_all
+from runner.monitor import Monitor
 from runner.prepare.assignment import Assignment, broadcast, broadcast_error, receive
 from runner.prepare.notices import model_notices
 from runner.prepare.prepare import Preparation, prepare
@@ -86,8 +85,8 @@ def _run_on_rank_0(rank: Rank) -> ExitCode:
     try:
         prepared = _look_and_check(rank, lock)
         broadcast(rank, prepared.assignment)
-        launch = _launch_of(prepared, rank.world, started)
-        _announce(rank, prepared, launch, lock)
+        launch = _launch_of(rank, prepared, started)
+        _announce(rank, prepared, launch)
         _work_and_wait(rank, prepared, launch, lock)
         code = report(rank, prepared.assignment, launch)
         if rank.stop.is_final or code == ExitCode.FAILED:
@@ -166,8 +165,9 @@ def _refusal_noted(rank: Rank, assignment: Assignment) -> Iterator[None]:
         raise
 
 
-def _launch_of(prepared: Preparation, world: World, started: float) -> Launch:
+def _launch_of(rank: Rank, prepared: Preparation, started: float) -> Launch:
     """The launch as summary.json has it."""
+    world, part = rank.world, rank.job.part
     assignment = prepared.assignment
     strategy = assignment.manifest.strategy
     return Launch(
@@ -176,14 +176,15 @@ def _launch_of(prepared: Preparation, world: World, started: float) -> Launch:
         world_size=world.world_size,
         replicas=strategy.layout(world).replicas,
         strategy=strategy.kind,
+        shard=f"{part[0]}/{part[1]}" if part else "",
         started=started,
         choice=prepared.choice,
         batch_sizes=assignment.manifest.batch_sizes,
     )
 
 
-def _announce(rank: Rank, prepared: Preparation, launch: Launch, lock: FolderLock) -> None:
-    """Say what is to do, and write the first summary; nothing where nothing is to do."""
+def _announce(rank: Rank, prepared: Preparation, launch: Launch) -> None:
+    """Say what is to do; nothing where nothing is to do."""
     assignment = prepared.assignment
     if not assignment.pending:
         return
@@ -192,10 +193,7 @@ def _announce(rank: Rank, prepared: Preparation, launch: Launch, lock: FolderLoc
     notices = (*remarks, *model_notices(assignment.plan), _drawn_seed(rank, assignment), room)
     for line in filter(None, notices):
         say(line)
-    say(_greeting(len(assignment.pending), prepared.finished, launch))
-    counts = Counts(len(assignment.plan), done=prepared.finished)
-    summary = summarize("running", counts, launch, Account())
-    write_summary(rank.folder, summary, launch.id, lock.check)
+    say(_greeting(len(assignment.pending), prepared.there.done, launch))
 
 
 def _drawn_seed(rank: Rank, assignment: Assignment) -> str:
@@ -221,14 +219,23 @@ def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: Fold
     """Rank 0's share, then the others'. What ends it early is reported before it is raised."""
     assignment = prepared.assignment
 
+    there, first = prepared.there, min(launch.replicas, len(assignment.pending))
+    progress = Progress(
+        rank.store,
+        there.wanted,
+        there.wanted - prepared.missing,
+        launch.started,
+        first * assignment.manifest.largest_batch,
+    )
+    monitor = Monitor(rank, assignment, launch, there, progress)
+
     def on_lost() -> None:
+        monitor.end()
         report(rank, assignment, launch)
         lock.release()
 
     rank.stop.on_cut = on_lost
-    batches_at_once = min(launch.replicas, len(assignment.pending))
-    first = batches_at_once * assignment.manifest.largest_batch
-    with Progress(rank.store, prepared.missing, launch.started, first):
+    with progress, monitor if assignment.pending else contextlib.nullcontext():
         try:
             with _refusal_noted(rank, assignment):
                 render_and_write_batches(rank, assignment, prepared.renderer, on_lost)
@@ -236,6 +243,7 @@ def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: Fold
             say("the launcher's store is out of reach")  # the report says what that cost
         except Exception as error:
             is_refused = isinstance(error, RefusedError)
+            monitor.end()
             with contextlib.suppress(OSError, InterruptedRunError):
                 report(rank, assignment, launch, is_refused=is_refused)
             raise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from runner.errors import ExitCode, InterruptedRunError, RunnerError, already_printed
 from runner.first_image import check_first_image, expected_image
 from runner.folder.journal import Journal
-from runner.launch.devices import set_device
+from runner.launch.devices import driven_devices, memory_peak, name_of, set_device
 from runner.launch.process_group import replica_group
 from runner.launch.replica import Replica
 from runner.launch.shards import shard
@@ -37,6 +37,7 @@ def render_and_write_batches(
     world = rank.world
     rank.stop.watch_file(rank.folder.stop_file(rank.job.part))
     layout = assignment.manifest.strategy.layout(world)
+    rank.heartbeat.pulse.loads(layout.replica)
     if assignment.pending and world.local_rank == 0:
         with rank.stop.loading():
             _fetch_model(rank, assignment)  # for all ranks of this node
@@ -90,6 +91,7 @@ def _make_images(
     """Load the model where it is not, and lead or follow."""
     strategy = assignment.manifest.strategy
     device = set_device(rank.world, share=strategy.shares_node)
+    _show_devices(rank, replica, device, shares_node=strategy.shares_node)
     expected = None
     if assignment.compares_first:  # made by one rank alone, before the replica's process group
         with rank.stop.loading():
@@ -105,6 +107,14 @@ def _make_images(
             lead(rank, assignment, replica, renderer, journal)
         else:
             follow(rank, assignment, replica, renderer, journal)
+
+
+def _show_devices(
+    rank: Rank, replica: Replica, device: "torch.device", *, shares_node: bool
+) -> None:
+    processes = rank.world.world_size // replica.layout.replicas if shares_node else 0
+    devices = driven_devices(rank.world, device, processes)
+    rank.heartbeat.pulse.is_on(name_of(devices), len(devices), lambda: memory_peak(devices))
 
 
 def _load(

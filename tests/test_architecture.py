@@ -34,6 +34,7 @@ ORDER = (
     "lead",
     "worker",
     "report",
+    "monitor",
     "run",
     "options",
     "cli",

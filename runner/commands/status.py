@@ -1,4 +1,8 @@
-"""The `status` command: how an output folder stands, from its journals."""
+"""The `status` command: how an output folder stands.
+
+While a job works, rank 0 keeps a summary up to date, and that is the answer. Otherwise it comes
+from the journals and the files.
+"""
 
 import contextlib
 import time
@@ -10,6 +14,7 @@ from runner.errors import DiskError, ExitCode, FolderError, RefusedError
 from runner.folder import summary
 from runner.folder.clear import remove_unfinished_reports
 from runner.folder.counts import Launch, count
+from runner.folder.live import Glance, glance, live_rows, silent_rows
 from runner.folder.owners import live_parts
 from runner.folder.paths import OutputFolder, os_errors_as_refusals
 from runner.folder.refuse import refuse
@@ -27,44 +32,71 @@ __all__ = ["status"]
 REST_OF_A_PART = (
     "the last launch covered part of the job; run without --limit, or run the other shards"
 )
+SO_FAR, BY_LAST = "made so far", "made by the last launch"
 COUNTED = ("images", "done", "failed", "skipped", "missing", "made")
 
 
 @os_errors_as_refusals()
 def status(loaded: Loaded, output: Path, limit: int | None, part: Part | None) -> dict[str, Any]:
-    """The summary, counted anew; its `exit_code` is that of the job that was asked about. Only
+    """The summary as it is now; its `exit_code` is that of the job that was asked about. Only
     reads, but brings the reports up to date that a killed job left behind.
 
     Raises FolderError where a run would.
     """
     folder = OutputFolder(output, loaded.manifest.output)
     folder.check()
-    seen = look(loaded, folder)
+    seen = glance(folder, part) if limit is None else None
+    if seen is not None and seen.is_fresh:
+        return {**seen.values, "sentence": summary.sentence(seen.values, folder, made=SO_FAR)}
+    return _counted_anew(look(loaded, folder), limit, part, seen)
+
+
+def _counted_anew(
+    seen: Look, limit: int | None, part: Part | None, working: Glance | None
+) -> dict[str, Any]:
+    """The summary from journals and files. `working`: what a job wrote that does not write any
+    more, though it lives."""
+    folder = seen.folder
     if (why := folder.refusal(part)) and not _works(seen, part):
         raise RefusedError(f"the last launch was refused: {why}")
     if seen.recorded is None:
         return _never_run(seen)
-    known = summary.read_summary(folder)
+    known = summary.read_summary(folder.summary)
     is_running = bool(seen.live) and part is None
     launch = _launch_of(seen, known, is_running=is_running)
     states, unfit = _states(seen)
     counts = count(states, seen.record, wanted_images(seen.plan, limit, part), launch)
     account = seen.record.account(launch.id)
     if is_running:
-        values = summary.summarize("running", counts, launch, account)
+        values = summary.summarize("running", counts, launch, account, known)
+        values["replicas"] = silent_rows(working) if working else live_rows(folder, seen.live)
     else:
-        values = summary.conclude(counts, launch, account, seen.manifest.max_failures)
+        values = summary.conclude(counts, launch, account, seen.manifest.max_failures, known)
     if unfit:
         return {**values, "exit_code": int(ExitCode.REFUSED), "sentence": f"refused: {unfit}"}
+    is_limited = limit is None and part is None and _is_as_limited(known, values)
+    if is_limited:  # what was asked for is there; what is asked here is not
+        values["outcome"] = "limited"
     # Without journals there is nothing to write that the reports do not know better.
     if not seen.live and seen.record.journals and _is_stale(known, values):
         with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
             rebuild(folder, seen.plan, seen.record, states, launch.id)
-            summary.write_summary(folder, values, launch.id)
+            summary.write_summary(folder.summary, values, launch.id)
             remove_unfinished_reports(folder)
-    is_of_all = limit is None and part is None and known.get("outcome") == "limited"
-    remedy = REST_OF_A_PART if is_of_all else summary.GO_ON
-    return {**values, "sentence": summary.sentence(values, counts, folder, remedy)}
+    words = summary.sentence(
+        values,
+        folder,
+        counts,
+        remedy=REST_OF_A_PART if is_limited else "",
+        made=SO_FAR if is_running else BY_LAST,
+    )
+    return {**values, "sentence": words}
+
+
+def _is_as_limited(known: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether the folder is as a launch with --limit or --shard left it, at its end."""
+    is_same = all(known.get(key) == values[key] for key in ("images", "done"))
+    return known.get("outcome") == "limited" and values["outcome"] == "interrupted" and is_same
 
 
 def _works(seen: Look, part: Part | None) -> bool:

@@ -26,6 +26,7 @@ class Launch:
     world_size: int = 1
     replicas: int = 1
     strategy: str = ""
+    shard: str = ""  # 3/8, with --shard
     started: float = 0.0  # seconds since 1970
     choice: str = ""  # what `auto` chose and why
     batch_sizes: dict[str, int] = field(default_factory=dict)  # that `auto` found

@@ -23,7 +23,8 @@ import msgspec
 
 from runner.errors import DiskError
 from runner.folder import files
-from runner.folder.merged_record import Failed, MergedRecord, ReplicaTimes
+from runner.folder.merged_record import Failed, MergedRecord
+from runner.launch.pulse import Pulse
 
 __all__ = ["Journal", "journal_launch", "merge", "to_line"]
 
@@ -49,9 +50,9 @@ class Journal:
         """The files that these unclean journals name were read whole: once is enough."""
         self._append(verified=journals)
 
-    def worked(self, times: ReplicaTimes) -> None:
-        """How this process's replica spent its time, recorded at its end."""
-        self._append(worked=msgspec.structs.asdict(times))
+    def worked(self, pulse: Pulse) -> None:
+        """How this process spent the launch, recorded at its end."""
+        self._append(worked=msgspec.structs.asdict(pulse))
 
     def error(self, error: str, trace: str) -> None:
         """The error that ends this process."""
@@ -124,7 +125,7 @@ class Line(msgspec.Struct, gc=False):
     error: str | None = None
     generation: int | None = None  # of a packed line
     verified: tuple[str, ...] = ()
-    worked: ReplicaTimes | None = None
+    worked: Pulse | None = None
     gave_up: str | None = None
     end: bool = False
 
@@ -211,7 +212,7 @@ def _add_account(line: Line, name: str, record: MergedRecord) -> None:
     """Add what a rank recorded about itself, not about an image."""
     account = record.account(journal_launch(name))
     if line.worked is not None:
-        account.times.append(line.worked)
+        account.pulses.append(line.worked)
     if line.error is not None:
         account.errors.append(line.error)
     if line.gave_up is not None:

@@ -33,8 +33,7 @@ class Owned:
 
     @classmethod
     def of(cls, folder: OutputFolder, launch: str, part: Part | None) -> "Owned":
-        name = f"{part[0]}-of-{part[1]}.json" if part else "all.json"
-        return cls(folder.locks / name, launch)
+        return cls(owners.lock_file(folder, part), launch)
 
     def _read(self) -> bytes:
         with contextlib.suppress(FileNotFoundError):

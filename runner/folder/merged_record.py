@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from runner.folder.done_images import Done, DoneImages
+from runner.launch.pulse import Pulse
 from runner.plan import Fingerprints, Plan
 
 __all__ = [
@@ -18,7 +19,6 @@ __all__ = [
     "Account",
     "Failed",
     "MergedRecord",
-    "ReplicaTimes",
 ]
 
 LEFT, DONE, FAILED, SKIPPED = range(4)  # the states of an image; skipped: left out on purpose
@@ -35,23 +35,13 @@ class Failed(NamedTuple):
     generation: int
 
 
-class ReplicaTimes(msgspec.Struct, frozen=True, order=True):
-    """How a replica spent a launch, in seconds: when it began to work, counted from the start of
-    the launch, and how long it was busy with batches."""
-
-    replica: int
-    images: int
-    start_s: float
-    busy_s: float
-
-
 @dataclass(slots=True)
 class Account:
     """What the ranks of one launch recorded about themselves."""
 
     errors: list[str] = field(default_factory=list)  # that ended a rank
     gave_up: bool = False  # a rank stopped making images, and a new one would, too
-    times: list[ReplicaTimes] = field(default_factory=list)
+    pulses: list[Pulse] = field(default_factory=list)  # the last one of each rank
 
 
 class MergedRecord:

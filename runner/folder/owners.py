@@ -17,12 +17,27 @@ from typing import Any
 from runner.folder.paths import OutputFolder
 from runner.launch.layout import Part
 
-__all__ = ["beat", "describe", "live_launches", "live_parts", "living", "parse", "read"]
+__all__ = [
+    "beat",
+    "describe",
+    "live_launches",
+    "live_parts",
+    "living",
+    "lock_file",
+    "moment",
+    "parse",
+    "read",
+    "seconds_since",
+]
 
 HEARTBEAT_S = 3.0
 DEAD_AFTER_S = 30.0  # without a heartbeat, for an owner on another machine
 GLANCE_S = 10.0  # the same, where nothing is lost if a living owner is taken for dead
 POLL_S = 0.2
+
+
+def lock_file(folder: OutputFolder, part: Part | None) -> Path:
+    return folder.locks / (f"{part[0]}-of-{part[1]}.json" if part else "all.json")
 
 
 def live_parts(folder: OutputFolder) -> list[Part | None]:
@@ -71,6 +86,19 @@ def describe(launch: str, part: Part | None) -> dict[str, Any]:
         "pid": os.getpid(),
         "started": _started(os.getpid()),
     }
+
+
+def moment() -> dict[str, Any]:
+    """Now, for a reader on this machine; to any other it says nothing."""
+    return {"machine": _machine(), "monotonic_s": round(time.monotonic(), 3)}
+
+
+def seconds_since(moment: object) -> float | None:
+    """Seconds since a `moment` of this machine; None for one of another."""
+    if not isinstance(moment, dict) or moment.get("machine") != _machine():
+        return None
+    then = moment.get("monotonic_s")
+    return time.monotonic() - then if isinstance(then, float | int) else None
 
 
 def read(path: Path) -> dict[str, Any]:

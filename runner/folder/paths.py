@@ -75,6 +75,14 @@ class OutputFolder:
     def image(self, task: Task) -> Path:
         return self.dir / self.image_name(task)
 
+    def live_summary(self, part: tuple[int, int] | None) -> Path:
+        """What a job keeps up to date while it works: summary.json, or a file of its own where
+        several jobs share the folder."""
+        return self.own / f"{_with_part('summary', part)}.json" if part else self.summary
+
+    def metrics(self, part: tuple[int, int] | None) -> Path:
+        return self.own / f"{_with_part('metrics', part)}.prom"
+
     def stop_file(self, part: tuple[int, int] | None) -> Path:
         """The file that asks a job to stop by being there; each job of an array has its own."""
         return self.own / _with_part("stop", part)

@@ -4,6 +4,7 @@ import gc
 import re
 import socket
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +15,16 @@ from runner.units import counted, gib
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Machine", "free_memory", "own_devices", "set_device", "this_machine"]
+__all__ = [
+    "Machine",
+    "driven_devices",
+    "free_memory",
+    "memory_peak",
+    "name_of",
+    "own_devices",
+    "set_device",
+    "this_machine",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +98,30 @@ def set_device(world: World, *, share: bool = False) -> "torch.device":
     torch.accelerator.set_device_index(index)
     accelerator = torch.accelerator.current_accelerator()
     return torch.device(accelerator.type if accelerator else "cpu", index)
+
+
+def driven_devices(world: World, device: "torch.device", processes: int) -> Sequence[int]:
+    """The accelerators that a rank on `device` uses: that one, or those of `processes` processes
+    where it has the share of the node to itself (0: it has not). None on a CPU."""
+    if device.type == "cpu":
+        return ()
+    return own_devices(world, processes) if processes else (device.index,)
+
+
+def name_of(devices: Sequence[int]) -> str:
+    """`NVIDIA H200`, the name of the first; `cpu` where there are none."""
+    import torch
+
+    if not devices:
+        return "cpu"
+    return str(torch.get_device_module().get_device_name(devices[0]))
+
+
+def memory_peak(devices: Sequence[int]) -> int:
+    """The most bytes that this process had on one of them."""
+    import torch
+
+    return max(torch.accelerator.max_memory_allocated(index) for index in devices)
 
 
 def free_memory() -> None:

@@ -1,16 +1,33 @@
-"""Which ranks of the launch are alive, by heartbeats in the store: no rank waits for a dead one."""
+"""Which ranks of the launch are alive, by heartbeats in the store: no rank waits for a dead one.
+
+With its heartbeat each rank publishes its pulse, from which rank 0 learns how the ranks stand.
+"""
 
 import contextlib
 import threading
 import time
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 
+import msgspec
+
+from runner.launch.pulse import OwnPulse, Pulse
 from runner.launch.store import Store, StoreLostError
 
-__all__ = ["Heartbeat"]
+__all__ = ["Heartbeat", "Seen"]
 
 BEAT_S = 1.0
 POLL_S = 0.1
+PULSE = msgspec.json.Decoder(Pulse)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A rank as this process sees it."""
+
+    pulse: Pulse
+    silent_s: float  # since its heartbeat last changed, by the clock of this process
+    has_ended: bool
 
 
 class Heartbeat:
@@ -20,6 +37,10 @@ class Heartbeat:
         self.store = store
         self.rank = rank
         self.world_size = world_size
+        self.pulse = OwnPulse(rank)
+        self._published = b""
+        self._seen: dict[int, Pulse] = {}
+        self._look = _Watch(store, 0)
         self._gone: list[int] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -32,6 +53,7 @@ class Heartbeat:
             return
         self._stop.set()
         with contextlib.suppress(StoreLostError):
+            self._publish()
             self.store.add(f"ended/{self.rank}")
             self.store.add("ended")
 
@@ -70,14 +92,38 @@ class Heartbeat:
         watch = _Watch(self.store, patience_s)
         return lambda rank: watch.is_gone(rank) and not self._has_ended(rank)
 
+    def seen(self, ranks_per_replica: int) -> list[Seen]:
+        """All ranks, in order. Call it again and again: how long a rank is silent counts from the
+        first call. Raises StoreLostError."""
+        found = []
+        for rank in range(self.world_size):
+            silent_s = 0.0 if rank == self.rank else self._look.silent_s(rank)
+            if rank == self.rank:
+                self._seen[rank] = self.pulse.now()
+            elif not silent_s and (text := self.store.get(f"pulse/{rank}")):
+                self._seen[rank] = PULSE.decode(text)
+            pulse = self._seen.get(rank) or Pulse(rank=rank)
+            if pulse.state == "starting":  # it does not know its replica yet
+                pulse.replica = rank // ranks_per_replica
+            found.append(Seen(pulse, silent_s, silent_s > 0 and self._has_ended(rank)))
+        return found
+
     def _has_ended(self, rank: int) -> bool:
         return self.store.add(f"ended/{rank}", 0) > 0
 
     def _beat(self) -> None:
         with contextlib.suppress(StoreLostError):
-            self.store.add(f"beat/{self.rank}")
+            self._publish()
             while not self._stop.wait(BEAT_S):
-                self.store.add(f"beat/{self.rank}")
+                self._publish()
+
+    def _publish(self) -> None:
+        """The pulse first: a reader looks at it once the heartbeat has changed."""
+        pulse = msgspec.json.encode(self.pulse.now())
+        if pulse != self._published:
+            self.store.set(f"pulse/{self.rank}", pulse.decode())
+            self._published = pulse
+        self.store.add(f"beat/{self.rank}")
 
 
 class _Watch:
@@ -89,9 +135,13 @@ class _Watch:
         self._seen: dict[int, tuple[int, float]] = {}
 
     def is_gone(self, rank: int) -> bool:
+        return self.silent_s(rank) > self.patience_s
+
+    def silent_s(self, rank: int) -> float:
+        """Seconds since the heartbeat changed; 0 where it has since the last call."""
         beat, now = self.store.add(f"beat/{rank}", 0), time.monotonic()
         known, since = self._seen.get(rank, (-1, now))
         if beat != known:
             self._seen[rank] = (beat, now)
-            return False
-        return now - since > self.patience_s
+            return 0.0
+        return now - since

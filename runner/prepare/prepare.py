@@ -8,16 +8,18 @@ import json
 import operator
 import time
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from runner.errors import RefusedError
 from runner.folder import space
 from runner.folder.clear import clear
+from runner.folder.counts import Counts
 from runner.folder.files import replace
 from runner.folder.journal import Journal
 from runner.folder.lock import FolderLock, guard, note_refusal
-from runner.folder.merged_record import LOST
+from runner.folder.merged_record import FAILED, LOST, SKIPPED
 from runner.folder.owners import live_launches
 from runner.folder.pack import pack
 from runner.folder.paths import HEADER, OutputFolder, os_errors_as_refusals
@@ -49,7 +51,7 @@ class Preparation:
 
     assignment: Assignment
     missing: int  # images to make
-    finished: int  # images that were there
+    there: Counts  # how the images stood
     choice: str  # what `auto` chose and why
     renderer: Renderer | None  # where the model was loaded already, to try batch sizes
 
@@ -107,9 +109,21 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
     return Preparation(
         assignment,
         missing=sum(map(operator.and_, found.todo, wanted)),
-        finished=found.finished,
+        there=_there(seen, found, wanted, crashed),
         choice=settled.choice,
         renderer=settled.renderer,
+    )
+
+
+def _there(seen: Look, found: Survey, wanted: bytearray, crashed: Sequence[int]) -> Counts:
+    """Failed and skipped are those that this launch does not make again."""
+    kept_out = Counter(found.states[index] for index in seen.record.kept_out)
+    return Counts(
+        total=len(found.states),
+        done=found.finished,
+        failed=kept_out[FAILED] + len(crashed),
+        skipped=found.states.count(SKIPPED),
+        wanted=sum(wanted),
     )
 
 

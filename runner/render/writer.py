@@ -1,6 +1,5 @@
 """Write results to PNG files and journal lines, while the next batch is computed."""
 
-import contextlib
 import queue
 import stat
 import threading
@@ -14,7 +13,7 @@ from runner.errors import RunnerError
 from runner.folder import png
 from runner.folder.journal import Journal
 from runner.folder.paths import OutputFolder
-from runner.launch.store import Store, StoreLostError
+from runner.launch.tally import Tally
 from runner.manifest.schema import Manifest
 from runner.plan import Fingerprints, Task, own
 from runner.render.results import Failure, Image
@@ -39,7 +38,7 @@ class Writer:
         manifest: Manifest,
         fingerprints: Fingerprints,
         journal: Journal,
-        store: Store,
+        tally: Tally,
         launch: str,
         check_owned: Callable[[], None],
         *,
@@ -49,7 +48,7 @@ class Writer:
         self.manifest = manifest
         self.fingerprints = fingerprints
         self.journal = journal
-        self.store = store
+        self.tally = tally
         self.launch = launch
         self.check_owned = check_owned
         self.regenerate = regenerate
@@ -112,7 +111,7 @@ class Writer:
                 size, crc = committed
                 self.check_owned()
                 self.journal.done(task.index, fingerprint, size, crc, image.made)
-                self._count("finished")
+                self.tally.image()
                 return
             time.sleep(RETRY_S)  # the name was taken a moment ago: look again
         self._fail(Failure(task, "taken", f"{path.name} is claimed by another process"))
@@ -135,13 +134,10 @@ class Writer:
             return
         self.check_owned()
         self.journal.failed(task.index, fingerprint, failure.kind, failure.error, failure.trace)
-        self._count("finished")
-        if failure.kind != "skipped":
-            self._count("failed")
-
-    def _count(self, key: str) -> None:
-        with contextlib.suppress(StoreLostError):
-            self.store.add(key)
+        if failure.kind == "skipped":
+            self.tally.skipped()
+        else:
+            self.tally.failure()
 
     def _encode(self, image: Image, fingerprint: str) -> bytes:
         text = self._text(image, fingerprint)

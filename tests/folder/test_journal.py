@@ -15,10 +15,11 @@ from support.jobs import print_of
 
 from runner.folder import pack as pack_module
 from runner.folder.journal import Journal, merge
-from runner.folder.merged_record import MergedRecord, ReplicaTimes
+from runner.folder.merged_record import MergedRecord
 from runner.folder.pack import pack
 from runner.folder.paths import OutputFolder
 from runner.folder.scan import scan
+from runner.launch.pulse import Pulse
 from runner.manifest.schema import OutputSpec
 
 IMAGES = 20
@@ -126,14 +127,14 @@ def test_each_launch_has_its_own_account(tmp_path: Path) -> None:
     for generation, launch in ((1, "aaaa"), (2, "bbbb"), (2, "cccc")):  # two are sibling shards
         journal = Journal(tmp_path, generation, 0, launch)
         journal.error(f"broke {launch}", "trace")
-        journal.worked(ReplicaTimes(0, 3, 1.5, generation))
+        journal.worked(Pulse(0, images=3, start_s=1.5, busy_s=generation))
         journal.close()
     gave_up = Journal(tmp_path, 2, 1, "cccc")
     gave_up.gave_up("no memory")
     record = merge(tmp_path, IMAGES)
     account = record.account("bbbb")
     assert (account.errors, account.gave_up) == (["broke bbbb"], False)
-    assert account.times == [ReplicaTimes(0, 3, 1.5, 2.0)]
+    assert account.pulses == [Pulse(0, images=3, start_s=1.5, busy_s=2.0)]
     assert record.account("cccc").errors == ["broke cccc", "no memory"]
     assert record.account("cccc").gave_up
 

@@ -49,11 +49,11 @@ def test_durations(seconds: float, words: str) -> None:
 
 
 def test_a_line_shows_the_rate_and_the_time_left() -> None:
-    assert _line(29, 64, 0.0) == "29 of 64 images"
-    assert _line(29, 64, 2.4) == "29 of 64 images, 2.4 images/s, about 15 s left"
-    assert _line(29, 64, 0.00307) == "29 of 64 images, 0.0031 images/s, about 3 h 10 min left"
-    assert _line(29, 64, 2.0) == "29 of 64 images, 2.0 images/s, about 18 s left"
-    assert _line(64, 64, 9.96) == "64 of 64 images, 10 images/s"
+    assert _line(29, 0, 64, 0.0, None) == "29 of 64 images"
+    assert _line(29, 2, 64, 2.4, 15) == "29 of 64 images, 2 failed, 2.4 images/s, about 15 s left"
+    words = "29 of 64 images, 0.0031 images/s, about 3 h 10 min left"
+    assert _line(29, 0, 64, 0.00307, 11400) == words
+    assert _line(64, 0, 64, 9.96, 0.0) == "64 of 64 images, 10 images/s"
 
 
 def test_the_time_left_on_a_bar_is_that_of_the_rate() -> None:
@@ -77,9 +77,9 @@ def test_a_terminal_without_columns_gets_lines(
     with open(theirs, "w") as terminal, monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", terminal)
         shown = ""
-        with Progress(store, 4, time.time(), 1):
-            while not re.search("2/4|2 of 4", shown) and select.select([ours], [], [], 20)[0]:
+        with Progress(store, 6, 2, time.time(), 1):  # two were there before
+            while not re.search("4/6|4 of 6", shown) and select.select([ours], [], [], 20)[0]:
                 shown += os.read(ours, 10_000).decode()
     os.close(ours)
-    assert ("runner: 2 of 4 images" in shown) == (columns == 0)
-    assert ("2/4" in shown) == (columns == 80)
+    assert ("runner: 4 of 6 images" in shown) == (columns == 0)
+    assert ("4/6" in shown) == (columns == 80)

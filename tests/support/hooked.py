@@ -4,6 +4,7 @@ python tests/support/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HO
 prompts by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "clock": 3600}.
 {"flag": [prompt], "keep": [prompt]}: flagged images, skipped or written.
 {"machine": "b", "dead_after": 4}: as on another machine, which waits so long for a heartbeat.
+{"silent_after": 2}: a rank is silent after 2 s without a heartbeat.
 {"slow": {"seconds": 3, "launches": 2}}: 3 s an image, in the first two launches by Slurm.
 """
 
@@ -21,7 +22,7 @@ from typing import Any
 from runner import run
 from runner.cli import main
 from runner.errors import GaveUpError, ModelError
-from runner.folder import owners
+from runner.folder import owners, summary
 from runner.manifest import load as manifest_load
 from runner.model import files as model_files
 from runner.plan import Task
@@ -95,6 +96,8 @@ def hook(hooks: dict[str, Any]) -> None:
     render_load.load = load  # type: ignore[assignment]
     strategy.check = lambda plan, folder: None
     model_files.check_files = lambda spec, folder: None
+    if "silent_after" in hooks:
+        summary.SILENT_AFTER_S = hooks["silent_after"]
     if "rank_0_late_s" in hooks:
         _delay_rank_0(hooks["rank_0_late_s"])
     if "bump" in hooks:

@@ -1,0 +1,62 @@
+"""How a working job stands, seen from another process: the files alone say it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs import Job, ended, running, wait_for
+
+from runner.commands.status import status
+from runner.folder import live
+from runner.manifest.load import load
+
+
+def of(job: Job) -> dict[str, Any]:
+    return status(load(job.manifest), job.output, None, None)
+
+
+def states(job: Job) -> dict[int, str]:
+    return {row["replica"]: row["state"] for row in of(job)["replicas"]}
+
+
+def test_four_ranks_and_one_of_them_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path, 48)
+    with running(job.start(processes=4, hooks={"seconds": 0.2, "silent_after": 2})) as process:
+        second = job.wait_for_process_at(2)
+        job.wait_for_images(4)
+        second.suspend()
+        wait_for(lambda: states(job).get(2) == "silent")
+        wait_for(lambda: len(job.images()) == 47)  # the others made all but what it was at
+        wait_for(lambda: of(job)["done"] == 47)
+        seen = of(job)
+        assert (seen["outcome"], seen["failed"], seen["missing"]) == ("running", 0, 1)
+        assert (seen["exit_code"], seen["made"]) == (75, 47)
+        assert "running: 47 of 48 images" in seen["sentence"]
+        assert "47 made so far" in seen["sentence"]
+        rows = seen["replicas"]
+        assert 40 < sum(row["images"] for row in rows) <= 47  # as of its last sign of life
+        assert all(row["images_per_second"] for row in rows if row["images"])
+        assert len({row["host"] for row in rows}) == 1
+        assert seen["launch"]["world_size"] == len(rows) == 4
+        # Rank 0 writes what everybody reads: it is stopped, too.
+        monkeypatch.setattr(live, "SILENT_AFTER_S", 2)
+        monkeypatch.setattr(live, "FRESH_S", 1)
+        first = job.wait_for_process_at(0)
+        first.suspend()
+        wait_for(lambda: states(job)[0] == "silent")
+        assert of(job)["done"] == 47
+        first.resume()
+        wait_for(lambda: states(job)[0] != "silent")
+        second.resume()
+        assert ended(process).code == 0
+    last = job.summary()
+    assert (last["outcome"], last["done"]) == ("complete", 48)
+    assert [row["state"] for row in last["replicas"]] == ["ended"] * 4
+    assert sum(row["images"] for row in last["replicas"]) == 48
+    assert of(job)["sentence"].count("48 made by the last launch") == 1
+    for row in last["timeline"]["replicas"]:
+        assert len(row["busy_s"]) == len(row["images"])
+    spans = [row["images"] for row in last["timeline"]["replicas"]]
+    assert sum(map(sum, spans)) == 48
