@@ -48,9 +48,27 @@ def this_machine(world: World) -> Machine | None:
     if not torch.accelerator.is_available():
         return None
     count = torch.accelerator.device_count()
-    memory = min(torch.accelerator.get_memory_info(index)[1] for index in range(count))
+    if _sees_its_own_alone(world):
+        count = world.local_world_size
+    memory = min(_memory_of(index) for index in range(torch.accelerator.device_count()))
     nodes = max(1, world.world_size // world.local_world_size)
     return Machine(count * nodes, memory, _interconnect())
+
+
+def _memory_of(index: int) -> int:
+    """All bytes of a device. To ask for the free ones would make a context on it, of half a GB."""
+    import torch
+
+    module = torch.get_device_module(torch.accelerator.current_accelerator())
+    return int(module.get_device_properties(index).total_memory)
+
+
+def _sees_its_own_alone(world: World) -> bool:
+    """Whether the scheduler shows each process of the node one device only, another one each."""
+    import torch
+
+    is_shared_out = world.one_gpu_a_task and world.local_world_size > 1
+    return is_shared_out and torch.accelerator.device_count() == 1
 
 
 def _interconnect() -> Literal["nvlink", "pcie"]:
@@ -69,6 +87,8 @@ def own_devices(world: World, processes: int = 1) -> range:
     processes, its own and the next ones, has the shares of all `processes`."""
     import torch
 
+    if _sees_its_own_alone(world):
+        return range(1)
     each = max(1, torch.accelerator.device_count() // world.local_world_size)
     first = world.local_rank * each
     return range(first, first + each * processes)
@@ -86,12 +106,13 @@ def set_device(world: World, *, share: bool = False) -> "torch.device":
         return torch.device("cpu")
     visible = torch.accelerator.device_count()
     index = world.local_rank
-    if visible == 1 and world.local_world_size > 1 and world.one_gpu_a_task:
+    if _sees_its_own_alone(world):
         index = 0
     elif world.local_world_size > visible:
         raise LaunchError(
             f"{world.local_world_size} processes on {socket.gethostname()}, which shows "
-            f"{counted(visible, 'device')}; use --nproc-per-node {visible}"
+            f"{counted(visible, 'device')}; use --nproc-per-node {visible}, or let each process "
+            f"see all GPUs of its node: its LOCAL_RANK picks one"
         )
     elif share:
         index = own_devices(world)[0]

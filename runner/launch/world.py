@@ -73,7 +73,8 @@ def world_from(environ: Mapping[str, str] | None = None) -> World:
         max_restarts=_number(env, "TORCHELASTIC_MAX_RESTARTS", 0),
         agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true",
         has_agent="TORCHELASTIC_RESTART_COUNT" in env,
-        one_gpu_a_task="SLURM_GPUS_PER_TASK" in env or "SLURM_GPUS_ON_TASK" in env,
+        one_gpu_a_task=any(map(env.get, ("SLURM_GPUS_PER_TASK", "SLURM_GPUS_ON_TASK")))
+        or "gpu" in env.get("SLURM_TRES_PER_TASK", ""),
     )
     if not 0 <= world.rank < world.world_size:
         raise LaunchError(f"RANK={world.rank} is not below WORLD_SIZE={world.world_size}")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from runner.launch.devices import Machine
 from runner.launch.layout import Layout
 from runner.launch.world import World
+from runner.model.configs import ModelConfigs
 from runner.strategies.base import Row, Source, StrategyBase, kind_field
 from runner.strategies.estimate.fit import JobSize, whole
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["DataParallel", "load_whole"]
+
+LIBRARIES = ("diffusers", "transformers")
 
 
 class DataParallel(StrategyBase):
@@ -39,6 +42,15 @@ class DataParallel(StrategyBase):
 def load_whole(source: Source, device: "torch.device") -> Any:
     """The whole pipeline on one device. Weights are read straight to it; on the CPU the files are
     mapped, so that the ranks of a node share them."""
-    # A type without an index is the current device: the one of this rank.
-    pipe = source.pipeline(device_map=device.type if device.type != "cpu" else None)
-    return pipe.to(device)
+    return source.pipeline(**_loaded_on(source, device)).to(device)
+
+
+def _loaded_on(source: Source, device: "torch.device") -> dict[str, Any]:
+    """The components with weights, on a device that is no CPU: a pipeline takes the type of a
+    device alone, which transformers turns into number LOCAL_RANK, and that need not be visible.
+    Those of the model's own code are left to the pipeline."""
+    if device.type == "cpu":
+        return {}
+    configs = ModelConfigs.read(source.folder)
+    names = [name for name in configs.networks if configs.index[name][0] in LIBRARIES]
+    return {name: source.component(name, device_map={"": device}) for name in names}

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +47,10 @@ class Launcher:
         patches: Sequence[str] = (),
         folder: Path | None = None,
         timeout_s: float = 120.0,
+        environment: Mapping[str, str] | None = None,
     ) -> Ended:
-        """Run `function(arguments)` on every rank, after the functions named in `patches`."""
+        """Run `function(arguments)` on every rank, after the functions named in `patches`.
+        `environment` is added to that of a rank; {rank} in a value is its number."""
         request = {
             "world_size": world_size,
             "arguments": [str(argument) for argument in arguments],
@@ -56,6 +58,7 @@ class Launcher:
             "patches": list(patches),
             "folder": str(folder or tempfile.mkdtemp(prefix="ranks")),
             "timeout_s": timeout_s,
+            "environment": dict(environment or {}),
         }
         assert self._process.stdin is not None
         assert self._process.stdout is not None

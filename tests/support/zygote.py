@@ -83,6 +83,8 @@ def start(request: dict, rank: int, port: int, folder: Path) -> int:
                 LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
                 TORCHELASTIC_USE_AGENT_STORE="True",
             )  # fmt: skip
+        for name, value in request["environment"].items():
+            os.environ[name] = value.format(rank=rank)
         os.chdir(folder)
         code = call(request)
     except BaseException:
