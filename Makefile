@@ -34,7 +34,8 @@ test-engines: .venv-engines/dev  ## tests with the real xfuser and para-attn, in
 	.venv-engines/bin/python -m pytest -m "engines and not gpu" $(ARGS)
 
 test-cluster: .venv/dev  ## tests on a real Slurm, network namespaces, disks; as root, on Debian or Ubuntu
-	@tests/support/install_cluster.sh
+	@tests/support/install.sh $@ slurmctld=slurm-wlm munged=munge ip=iproute2 \
+		mkfs.btrfs=btrfs-progs fusermount3=fuse3
 	$(BIN)/python -m pytest -m cluster -n 4 --dist worksteal tests/cluster/test_slurm.py tests $(ARGS)
 
 chaos: .venv/dev  ## FAULTS random faults in a row, from SEED

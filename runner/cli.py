@@ -147,6 +147,13 @@ def _status(options: argparse.Namespace) -> int:
     return int(summary["exit_code"]) if options.exit_code else ExitCode.COMPLETE
 
 
+def _report(options: argparse.Namespace) -> int:
+    from runner.commands.report import report
+
+    answer(str(report(*_manifest_and_output(options))))
+    return ExitCode.COMPLETE
+
+
 def _schema(options: argparse.Namespace) -> int:
     from runner.commands.schema import print_schema
 
@@ -188,6 +195,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "plan": _plan,
     "schema": _schema,
     "status": _status,
+    "report": _report,
     "stop": _stop,
     "slurm": _slurm,
     "completion": _completion,

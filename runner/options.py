@@ -209,6 +209,13 @@ COMMANDS = {
         "0, with --exit-code as a run; 2 refused; 1 unexpected error",
         _status,
     ),
+    "report": Command(
+        "during and after a run",
+        "write report.html: one page that shows the images and how the job went",
+        ("runner report job.yaml",),
+        DONE_CODES,
+        _no_options,
+    ),
     "stop": Command(
         "during and after a run",
         "ask the jobs that work on the output folder to stop",

@@ -1,4 +1,5 @@
-"""The report at the end of a launch: three files in the folder, and the last line."""
+"""The report at the end of a launch: the files in the folder that say how it went, and the last
+line."""
 
 import contextlib
 import time
@@ -10,6 +11,7 @@ from runner.folder.journal import merge
 from runner.folder.lock import Owned, guard
 from runner.folder.reports import rebuild
 from runner.folder.scan import scan
+from runner.gallery.page import Shown, write_page
 from runner.plan import wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
@@ -58,6 +60,9 @@ def report(
         summary.write_summary(folder.summary, values, assignment.launch, check)
         if job.part:
             folder.live_summary(job.part).unlink(missing_ok=True)
+        if assignment.manifest.report:
+            shown = Shown(folder, job.loaded.path.stem, plan, record, states, values)
+            write_page(shown, assignment.launch, check, is_hurried=rank.stop.requested)
         if not counts.left:  # whatever stopped a rank, another one made its images
             folder.forget_refusal(job.part)
     if is_refused:

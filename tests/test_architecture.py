@@ -27,6 +27,7 @@ ORDER = (
     "manifest",
     "plan",
     "folder",
+    "gallery",
     "render",
     "prepare",
     "commands",

@@ -15,7 +15,8 @@ __all__ = ["clear", "remove_unfinished_reports"]
 
 def remove_unfinished_reports(folder: OutputFolder) -> None:
     """Remove what a process that was killed in the middle of the reports left behind."""
-    reports = tuple(f".{path.name}." for path in (folder.metadata, folder.failures, folder.summary))
+    paths = (folder.metadata, folder.failures, folder.summary, folder.report)
+    reports = tuple(f".{path.name}." for path in paths)
     found = [path for path in folder.dir.iterdir() if path.name.startswith(reports)]
     writers = {launch for path in found if (launch := files.temporary_launch(path.name))}
     live = live_launches(folder, writers, sure=True) if writers else set()

@@ -26,6 +26,8 @@ NOTE_NAME = re.compile(r"refused(-\d+-of-\d+)?", re.ASCII)
 MOST_BYTES = 1 << 24  # that are read of a report to recognize it
 LINE_START = re.compile(r'\{("file_name":"[0-9/]+\.png",)?"index":\d+,"prompt')
 HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your own manifest.\n"
+PAGE_HEADER = "<!doctype html>\n<!-- Written by runner"
+HEADERS = {"manifest.yaml": HEADER, "report.html": PAGE_HEADER}
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -67,6 +69,8 @@ class OutputFolder:
         self.metadata = directory / "metadata.jsonl"
         self.failures = directory / "failures.jsonl"
         self.summary = directory / "summary.json"
+        self.report = directory / "report.html"
+        self.thumbnails = self.own / "thumbnails"
 
     def image_name(self, task: Task) -> str:
         """Relative to the folder, as in metadata.jsonl. A pure function of the task."""
@@ -107,9 +111,10 @@ class OutputFolder:
     def check(self) -> None:
         """Raises FolderError where a run would overwrite a file that the runner did not write, or
         where a link, a folder or a FIFO has the name of one of its files. Only reads."""
-        reports = (self.manifest, self.metadata, self.failures, self.summary)
+        reports = (self.manifest, self.metadata, self.failures, self.summary, self.report)
         guards = (self.locks / name for name in ("guard", "batches", "report"))
-        for path in (self.dir, self.own, self.journals, self.locks, *self._image_folders()):
+        folders = (self.dir, self.own, self.journals, self.locks, self.thumbnails)
+        for path in (*folders, *self._image_folders()):
             _refuse_unless(stat.S_ISDIR, path)
         own = (self.trial, self.model, self.compared, *self._refusal_notes())
         for path in (*reports, *guards, *own):
@@ -177,8 +182,8 @@ def _is_report(path: Path) -> bool:
     """Whether the runner wrote a report, so that nothing is lost when it is written again."""
     try:
         with path.open(encoding="utf-8") as file:
-            if path.name not in REPORT_KEYS:
-                return file.read(len(HEADER)) == HEADER
+            if header := HEADERS.get(path.name):
+                return file.read(len(header)) == header
             is_lines = path.suffix == ".jsonl"
             text = file.readline(MOST_BYTES) if is_lines else file.read(MOST_BYTES)
             if is_lines and len(text) == MOST_BYTES:  # a line this long has a very long prompt

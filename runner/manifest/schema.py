@@ -202,6 +202,11 @@ class Manifest(Settings):
         description="what to do with a black image, or one that a safety checker flagged",
         examples=["skip"],
     )
+    report: bool = Field(
+        default=False,
+        description="write report.html, a page that shows all images, at the end of each run",
+        examples=[True],
+    )
     batch_sizes: BatchSizes = Field(
         default_factory=dict,
         description="written by the runner: what batch_size auto found, by size",

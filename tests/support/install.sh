@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs what `make test-cluster` needs, if that is possible. One line names what is still missing;
-# the tests that need it are skipped, each with its reason.
+# install.sh PURPOSE TOOL=PACKAGE…: installs what some tests need, if that is possible. One line
+# names what is still missing; the tests that need it are skipped, each with its reason.
 set -uo pipefail
-declare -A packages=(
-    [slurmctld]=slurm-wlm [munged]=munge [ip]=iproute2 [mkfs.btrfs]=btrfs-progs [fusermount3]=fuse3
-)
+purpose=$1
+shift
+declare -A packages
+for pair; do packages[${pair%%=*}]=${pair#*=}; done
 missing() { for tool in "${!packages[@]}"; do command -v "$tool" > /dev/null || echo "$tool"; done; }
 
 PATH=$PATH:/usr/sbin:/sbin
@@ -16,4 +17,4 @@ if [[ $EUID == 0 ]] && command -v apt-get > /dev/null; then
     { apt-get update -q && apt-get install -qy --no-install-recommends $wanted; } > /dev/null
 fi
 left=$(missing | xargs)
-[[ -z $left ]] || echo "test-cluster: skipping the tests that need $left, which cannot be installed here"
+[[ -z $left ]] || echo "$purpose: skipping the tests that need $left, which cannot be installed here"

@@ -1,0 +1,69 @@
+"""Small copies of the images, for report.html: WebP files in .runner/thumbnails, which
+`imagefolder` and people who look at the folder do not see.
+
+A thumbnail has the fingerprint of its image as its name, so it stays right when the image moves,
+and a changed image gets another one. Where one is missing, the page shows the image itself.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.folder import files
+from runner.folder.paths import OutputFolder
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["SIDE", "make_thumbnails", "shrink"]
+
+SUFFIX = ".webp"
+SIDE = 256  # pixels of the longer side at most; images that are no larger need no thumbnail
+QUALITY = 80
+
+
+def make_thumbnails(folder: OutputFolder, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Make those that are missing, with all cores, and remove those of images that are gone."""
+    wanted = {row["fingerprint"]: row["file_name"] for row in rows if _is_large(row)}
+    missing = set(wanted)
+    for path in _files(folder):
+        if path.stem in wanted and path.suffix == SUFFIX:
+            missing.discard(path.stem)
+        else:
+            path.unlink(missing_ok=True)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # Pillow releases the GIL
+        for name in missing:
+            pool.submit(_make, folder, folder.dir / wanted[name], name)
+
+
+def _is_large(row: Mapping[str, Any]) -> bool:
+    """Whether it is an image, and larger than a thumbnail as far as is known."""
+    return "fingerprint" in row and max(row.get("width", SIDE + 1), row.get("height", 0)) > SIDE
+
+
+def _files(folder: OutputFolder) -> Iterator[Path]:
+    if folder.thumbnails.is_dir():
+        for directory in folder.thumbnails.iterdir():
+            yield from directory.iterdir()
+
+
+def _make(folder: OutputFolder, source: Path, fingerprint: str) -> None:
+    """Nothing where the image cannot be read, or the disk is full: the page shows what it can."""
+    from PIL import Image
+
+    faults = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+    with contextlib.suppress(*faults), Image.open(source) as image:
+        path = folder.thumbnails / fingerprint[:2] / f"{fingerprint}{SUFFIX}"
+        files.make_folder(path.parent)
+        temporary = files.temporary_path(path, "0" * 8)
+        shrink(image, SIDE).save(temporary, "WEBP", quality=QUALITY, method=2)
+        os.replace(temporary, path)  # no fsync: a thumbnail that is lost is made again
+
+
+def shrink(image: "Image", side: int) -> "Image":
+    """The image with its longer side at most this long."""
+    image.thumbnail((side, side), reducing_gap=2.0)
+    return image
