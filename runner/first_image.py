@@ -115,7 +115,7 @@ def _raise_for_any(rank: Rank, assignment: Assignment, replica: Replica) -> None
 def _refusal(assignment: Assignment, words: str) -> RefusedError:
     manifest = assignment.manifest
     first = _first_task(assignment)
-    if not (manifest.strategy.is_plain and not manifest.compile):
+    if not manifest.is_plain:
         return StrategyError(
             f"strategy: {manifest.strategy.kind}: the first image ({first.index}) is not right: "
             f"{words}; use data_parallel, another degree or attention backend, or compile: false"

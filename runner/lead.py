@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from runner.errors import GaveUpError, ReplicaLostError
 from runner.folder import files
 from runner.folder.journal import Journal, merge
-from runner.folder.lock import Owned
 from runner.folder.merged_record import LOST, MergedRecord
 from runner.launch.crashes import Crashes, split_batch
 from runner.launch.failures import Failures
@@ -70,7 +69,7 @@ def lead(
         journal,
         Tally(rank.store, pulse),
         assignment.launch,
-        Owned.of(rank.folder, assignment.launch, rank.job.part).check,
+        rank.owned(assignment.launch).check,
         regenerate=rank.job.regenerate,
     )
     most = assignment.manifest.max_failures
@@ -262,7 +261,6 @@ def _is_settled(task: Task, assignment: Assignment, record: MergedRecord) -> boo
     """Whether a journal says that an image is done, or that it failed in this launch."""
     fingerprint = assignment.fingerprints.of(task)
     done, failed = record.done.get(task.index), record.failed.get(task.index)
-    if done is not None and done.fingerprint == fingerprint:
-        return True
-    is_new = failed is not None and failed.generation >= assignment.generation
-    return is_new and failed is not None and failed.fingerprint == fingerprint
+    if failed is not None and failed.generation < assignment.generation:
+        failed = None
+    return any(known is not None and known.fingerprint == fingerprint for known in (done, failed))

@@ -13,7 +13,6 @@ from typing import Any
 
 from runner.errors import DiskError, TakenOverError
 from runner.folder.counts import Counts, Launch
-from runner.folder.lock import Owned
 from runner.folder.owners import moment
 from runner.folder.summary import Live, live_summary, replica_rows, write_summary
 from runner.launch.progress import Progress
@@ -42,7 +41,7 @@ class Monitor:
         self._there = there
         self._progress = progress
         self._path = rank.folder.live_summary(rank.job.part)
-        self._check = Owned.of(rank.folder, assignment.launch, rank.job.part).check
+        self._check = rank.owned(assignment.launch).check
         self._timeline = Timeline()
         self._beats = 0
         self._stop = threading.Event()

@@ -8,7 +8,7 @@ from runner.errors import ExitCode, FolderError, InterruptedRunError
 from runner.folder import summary
 from runner.folder.counts import Launch, count, exit_code
 from runner.folder.journal import merge
-from runner.folder.lock import Owned, guard
+from runner.folder.lock import guard
 from runner.folder.reports import rebuild
 from runner.folder.scan import scan
 from runner.gallery.page import Shown, write_page
@@ -32,7 +32,7 @@ def report(
     written. Raises TakenOverError where the folder is another job's by now: then nothing is.
     """
     folder, job, plan = rank.folder, rank.job, assignment.plan
-    check = Owned.of(folder, assignment.launch, job.part).check
+    check = rank.owned(assignment.launch).check
     check()
     launch.seconds = round(time.monotonic() - assignment.begun, 3)
     wanted = wanted_images(plan, job.limit, job.part)

@@ -30,7 +30,7 @@ from runner.errors import (
     already_printed,
 )
 from runner.folder.counts import Launch
-from runner.folder.lock import FolderLock, Owned, note_refusal
+from runner.folder.lock import FolderLock, note_refusal
 from runner.folder.paths import OutputFolder
 from runner.folder.space import notice
 from runner.launch.heartbeat import Heartbeat
@@ -61,7 +61,7 @@ def run(job: Job, world: World, stop: Stop) -> ExitCode:
             return _run_on_rank_0(rank)
         assignment = receive(rank)
         try:
-            with _refusal_noted(rank, assignment):
+            with _refusal_ends_launch(rank, assignment):
                 render_and_write_batches(rank, assignment)
         except TakenOverError as error:
             _let_no_restart_go_on(rank, error.exit_code)
@@ -147,13 +147,13 @@ def _look_and_check(rank: Rank, lock: FolderLock) -> Preparation:
 
 
 @contextlib.contextmanager
-def _refusal_noted(rank: Rank, assignment: Assignment) -> Iterator[None]:
+def _refusal_ends_launch(rank: Rank, assignment: Assignment) -> Iterator[None]:
     """What is found wrong with the model only while it loads is a refusal like those before: it
     is noted for `status`, printed by one rank, and no restart tries again."""
     try:
         yield
     except RefusedError as error:
-        owned = Owned.of(rank.folder, assignment.launch, rank.job.part)
+        owned = rank.owned(assignment.launch)
         with contextlib.suppress(OSError):
             note_refusal(rank.folder, error, owned, rank.job.part)
         _let_no_restart_go_on(rank, error.exit_code)
@@ -237,7 +237,7 @@ def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: Fold
     rank.stop.on_cut = on_lost
     with progress, monitor if assignment.pending else contextlib.nullcontext():
         try:
-            with _refusal_noted(rank, assignment):
+            with _refusal_ends_launch(rank, assignment):
                 render_and_write_batches(rank, assignment, prepared.renderer, on_lost)
         except StoreLostError:
             say("the launcher's store is out of reach")  # the report says what that cost

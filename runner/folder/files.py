@@ -7,7 +7,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ __all__ = [
     "again",
     "can_rename",
     "create",
+    "disk_errors",
     "is_claim",
     "make_folder",
     "no_check",
@@ -52,12 +53,8 @@ def create(
     Raises FileExistsError where the name is taken, and DiskError for any other error of the disk:
     it is full, read-only, broken or gone.
     """
-    try:
+    with disk_errors(path, but=FileExistsError):
         _again_if_possible(chunks, lambda: _create(path, chunks, launch, check))
-    except (FileExistsError, DiskError):
-        raise
-    except OSError as error:
-        raise _disk_error(error, path) from error
 
 
 def _create(path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[], None]) -> None:
@@ -73,12 +70,8 @@ def replace(
     path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[], None] = no_check
 ) -> None:
     """As `create`, but over an existing file: a reader sees the old bytes or the new ones."""
-    try:
+    with disk_errors(path):
         _again_if_possible(chunks, lambda: _replace(path, chunks, launch, check))
-    except DiskError:
-        raise
-    except OSError as error:
-        raise _disk_error(error, path) from error
 
 
 def _replace(path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[], None]) -> None:
@@ -88,6 +81,17 @@ def _replace(path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)  # it has its final name, or something went wrong
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path, but: type[OSError] = DiskError) -> Iterator[None]:
+    """Raises DiskError for any OSError that is raised inside, except for one that is `but`."""
+    try:
+        yield
+    except (but, DiskError):
+        raise
+    except OSError as error:
+        raise DiskError(error.errno, f"{path}: {error.strerror}") from error
 
 
 def again(call: Callable[[], T], but: type[OSError] = DiskError) -> T:
@@ -211,7 +215,3 @@ def _rename_with_claim(temporary: Path, path: Path, launch: str) -> None:
         os.rename(temporary, path)
     finally:
         claim.unlink()
-
-
-def _disk_error(error: OSError, path: Path) -> DiskError:
-    return DiskError(error.errno, f"{path}: {error.strerror}")

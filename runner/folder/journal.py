@@ -9,19 +9,16 @@ work). It alone orders the journals, never a clock. A line is one JSON object, w
 pack.py.
 """
 
-import contextlib
 import errno
 import json
 import os
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from runner.errors import DiskError
 from runner.folder import files
 from runner.folder.merged_record import Failed, MergedRecord
 from runner.launch.pulse import Pulse
@@ -67,21 +64,14 @@ class Journal:
         file systems report only now that they lost what was written."""
         if self._descriptor is not None:
             self._append(end=True)
-            with self._disk_errors():
+            with files.disk_errors(self.path):
                 descriptor, self._descriptor = self._descriptor, None
                 os.close(descriptor)
 
     def _append(self, **values: Any) -> None:
         """Write a whole line, or none. Raises DiskError."""
-        with self._disk_errors(), self._lock:
+        with files.disk_errors(self.path), self._lock:
             self._write(to_line(**values))
-
-    @contextlib.contextmanager
-    def _disk_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise DiskError(error.errno, f"{self.path}: {error.strerror}") from error
 
     def _write(self, data: bytes) -> None:
         if self._descriptor is None:

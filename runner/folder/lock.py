@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from runner.errors import DiskError, FolderError, RefusedError, TakenOverError
+from runner.errors import FolderError, RefusedError, TakenOverError
 from runner.folder import files, owners
 from runner.folder.paths import OutputFolder
 from runner.launch.layout import Part
@@ -43,10 +43,8 @@ class Owned:
     def check(self) -> None:
         """Raises TakenOverError where the lock is not ours any more, and DiskError where it cannot
         be read."""
-        try:
+        with files.disk_errors(self.path):
             owner = owners.parse(self._read())
-        except OSError as error:
-            raise DiskError(error.errno, f"{self.path}: {error.strerror}") from error
         if owner.get("launch") != self.launch:
             doubt = "" if owner else ", or somebody removed its lock"
             raise TakenOverError(

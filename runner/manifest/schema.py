@@ -243,6 +243,11 @@ class Manifest(Settings):
         return value
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the pipeline is called as plain diffusers calls it: on one device, uncompiled."""
+        return self.strategy.is_plain and not self.compile
+
+    @property
     def largest_batch(self) -> int:
         """The most images of one pipeline call; 1 while `auto` is open."""
         if self.batch_size == "auto":

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.folder.lock import Owned
 from runner.folder.paths import OutputFolder
 from runner.launch.heartbeat import Heartbeat
 from runner.launch.layout import Part
@@ -36,3 +37,7 @@ class Rank:
     heartbeat: Heartbeat
     world: World
     stop: Stop
+
+    def owned(self, launch: str) -> Owned:
+        """The folder, as far as this launch has it."""
+        return Owned.of(self.folder, launch, self.job.part)

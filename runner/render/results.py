@@ -33,7 +33,9 @@ class Failure:
     """An image that could not be made."""
 
     task: Task
-    kind: str  # error, non-finite, wrong-size, out-of-memory, flagged, skipped
+    # error, non-finite, wrong-size, out-of-memory, flagged, skipped, write, taken, replica-lost; in
+    # a journal also crashed. After compile and shared-noise the images are tried in another way.
+    kind: str
     error: str
     trace: str = ""
 

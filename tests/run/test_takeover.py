@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from runner.folder.lock import FolderLock, Owned
 from runner.folder.paths import OutputFolder
 from runner.folder.survey import Survey
 from runner.manifest.schema import OutputSpec
+from runner.plan import Plan
 
 
 def signal_all(pid: int, number: int) -> None:
@@ -157,7 +159,9 @@ def test_a_dead_owner_with_a_time_to_come_is_dead(
     lock.release()
 
 
-def test_a_sibling_that_began_meanwhile_is_not_taken_for_dead(tmp_path: Path) -> None:
+def test_a_sibling_that_began_meanwhile_is_not_taken_for_dead(
+    tmp_path: Path, plan: Callable[..., Plan]
+) -> None:
     """Neither its temporary files nor its journal, though it was not there at the first look."""
     mine, sibling = owned(tmp_path, (1, 2), "0000beef"), owned(tmp_path, (2, 2), "5f3a90c2")
     mine.acquire()
@@ -172,7 +176,8 @@ def test_a_sibling_that_began_meanwhile_is_not_taken_for_dead(tmp_path: Path) ->
         bytearray(1), bytearray(1), temporaries=[(unfinished, "5f3a90c2"), (dead, "0000dead")]
     )
     journal = Journal(mine.folder.journals, 2, 0, "0000beef")
-    clear(mine.folder, found, journal, record, set(), bytearray(1), mine.check)
+    made = plan(model="demo", prompts=["a"])
+    clear(mine.folder, found, journal, record, set(), bytearray(1), made, mine.check)
     assert (unfinished.exists(), dead.exists()) == (True, False)
     assert record.unclean == {"000001-00000-5f3a90c2.jsonl"}
     sibling.release()
