@@ -15,6 +15,7 @@ from support.phased_families import PARAMETERS, call, plain, source_of
 from runner.errors import ExitCode
 from runner.model.configs import ModelConfigs
 from runner.render.load import ModelSource
+from runner.render.noise import Noise
 from runner.strategies.checks.phases import fault_of_phases
 from runner.strategies.engines.phases import PhasedPipeline
 from runner.strategies.engines.placement import alone_on
@@ -31,6 +32,7 @@ def calls(parameters: dict[str, Any]) -> list[dict[str, Any]]:
 def phased(source: ModelSource) -> PhasedPipeline:
     pipe = PhasedPipeline(source, alone_on(CPU), CPU)
     pipe.set_progress_bar_config(disable=True)
+    pipe.around_call = Noise(pipe.pipe, tuple(pipe.pipe.components), CPU).of  # as a run sets it
     return pipe
 
 

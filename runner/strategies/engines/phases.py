@@ -195,21 +195,18 @@ class PhasedPipeline:
 
     def _denoise(self, call: Call, texts: Sequence[Any]) -> _Denoised:
         outputs: list[Any] = []
-        vae, denoiser = self.pipe.vae, getattr(self.pipe, self.denoiser)
-        dtype = vae.dtype
+        denoiser = getattr(self.pipe, self.denoiser)
         hook = denoiser.register_forward_hook(
             lambda *given: outputs.append(_each(_shape, given[2]))
         )
         try:
             with (
                 replaced(self.pipe, encode_prompt=self._given(texts)),
-                replaced(vae, decode=_leave),
+                replaced(self.pipe.vae, decode=_leave),
             ):
                 latents = self._left(call)
         finally:
             hook.remove()
-            if vae.dtype != dtype:  # some calls decode in float32, and set the dtype back after it
-                vae.to(dtype)
         return _Denoised(texts, outputs, _to_host(latents))
 
     def _decode(self, call: Call) -> Any:
