@@ -10,9 +10,9 @@ import functools
 import hashlib
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from runner.errors import ManifestError, Problem
 from runner.launch.layout import Part
@@ -36,6 +36,7 @@ __all__ = [
     "wanted_images",
 ]
 
+T = TypeVar("T", bound=Hashable)
 MAX_CHECKED = 10_000  # sets of parameters whose values are checked before the start
 
 
@@ -225,6 +226,18 @@ class Plan:
     @staticmethod
     def _problem(place: str, message: str) -> ManifestError:
         return ManifestError([Problem(place, message)])
+
+    def each_once(
+        self, find: Callable[[Mapping[str, Any]], Iterable[T]]
+    ) -> Iterator[tuple[int, Mapping[str, Any], T]]:
+        """What `find` finds in the sets of parameters, each once: with the first prompt that has
+        it, and the parameters of that prompt."""
+        seen = set[T]()
+        for prompt, parameters in self.parameter_sets.values():
+            for found in find(parameters):
+                if found not in seen:
+                    seen.add(found)
+                    yield prompt, parameters, found
 
     def _refuse_seed(self, place: str, seed: int, count: int) -> None:
         last = f"the last of {count} images would get {seed + count - 1}"

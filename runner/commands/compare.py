@@ -1,7 +1,6 @@
 """The table of `plan --devices`: what each strategy would need on a machine."""
 
 import json
-from pathlib import Path
 from typing import Any, Literal
 
 from runner.errors import LaunchError, StrategyError
@@ -36,11 +35,10 @@ def machine_of(devices: str | None, interconnect: str | None) -> Machine | None:
         ) from None
 
 
-def compare(plan: Plan, folder: Path, machine: Machine) -> dict[str, Any]:
-    """Every strategy on the machine, and what `auto` would choose; `folder` has the model's
-    configs. Raises ModelError."""
+def compare(plan: Plan, configs: ModelConfigs, machine: Machine) -> dict[str, Any]:
+    """Every strategy on the machine, and what `auto` would choose. Raises ModelError."""
     manifest = plan.manifest
-    configs, dtype = ModelConfigs.read(folder), manifest.dtype
+    dtype = manifest.dtype
     sizes = component_bytes(manifest.model, dtype)
     job = JobSize.of(configs, dtype, sizes, manifest.largest_batch, plan.tasks())
     found = rows(job, machine)

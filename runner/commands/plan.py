@@ -20,6 +20,7 @@ from runner.launch.world import World
 from runner.manifest.load import Loaded
 from runner.manifest.schema import Manifest
 from runner.model import files as model
+from runner.model.configs import ModelConfigs
 from runner.plan import Fingerprints, Plan, own
 from runner.prepare.batch_sizes import is_open
 from runner.prepare.look import Look, look
@@ -61,14 +62,17 @@ def show(
     folder = OutputFolder(output, loaded.manifest.output)
     folder.check()
     world = World(world_size=world_size)
-    seen, offline = _look(loaded, folder)
-    if offline is None:
-        checked = _check(seen, world, machine, as_json=as_json)
-    elif machine is not None:
-        raise offline
-    else:
-        words = f"parameters, sizes and strategy not checked: {offline}"
+    seen = look(loaded, folder)
+    try:
+        seen = seen.with_revision()
+        configs = model.configs(seen.manifest.model)
+    except OfflineError as error:
+        if machine is not None:
+            raise
+        words = f"parameters, sizes and strategy not checked: {error}"
         checked = _Checked(seen.manifest, False, [words])
+    else:
+        checked = _check(seen, configs, world, machine, as_json=as_json)
     remarks = [*checked.remarks, *_remarks(seen)]
     fingerprints = seen.fingerprints if checked.is_checked and not seen.is_drawn else None
     finished = _finished(seen, remarks) if fingerprints else None
@@ -81,20 +85,11 @@ def show(
     (_print_json if as_json else _print_table)(about, tasks)
 
 
-def _look(loaded: Loaded, folder: OutputFolder) -> tuple[Look, OfflineError | None]:
-    """The folder, with the model's revision where anybody can be asked for it."""
-    seen = look(loaded, folder)
-    try:
-        seen = seen.with_revision()
-        model.configs(seen.manifest.model)
-    except OfflineError as error:
-        return seen, error
-    return seen, None
-
-
-def _check(seen: Look, world: World, machine: Machine | None, *, as_json: bool) -> _Checked:
+def _check(
+    seen: Look, configs: ModelConfigs, world: World, machine: Machine | None, *, as_json: bool
+) -> _Checked:
     """What a run would check before weights load."""
-    plan, configs = seen.plan, model.configs(seen.manifest.model)
+    plan = seen.plan
     check(plan, configs)
     comparison = compare(plan, configs, machine) if machine is not None else None
     try:

@@ -36,7 +36,7 @@ def takes_padded_heads(heads: int, degree: int) -> bool:
     return padding < (heads + padding) // degree
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ModelConfigs:
     """A model folder's configs, read once."""
 
@@ -45,14 +45,17 @@ class ModelConfigs:
     denoiser: str  # "transformer" or "unet"; "" where there is neither
     config: Mapping[str, Any]  # the denoiser's
     vae: Mapping[str, Any]  # the decoder's
+    scheduler: Mapping[str, Any]  # the scheduler's
 
     @classmethod
-    def read(cls, folder: Path) -> "ModelConfigs":
-        """Raises ModelError for a folder that is no pipeline, or a config that is no JSON."""
-        index = index_of(folder, str(folder))
+    def read(cls, folder: Path, shown: str = "") -> "ModelConfigs":
+        """`shown` is what errors call the model. Raises ModelError for a folder that is no
+        pipeline, or a config that is no JSON."""
+        index = index_of(folder, shown or str(folder))
         denoiser = next((name for name in ("transformer", "unet") if index.get(name)), "")
-        config = _read(folder / denoiser / "config.json")
-        return cls(folder, index, denoiser, config, _read(folder / "vae" / "config.json"))
+        config, vae = (_read(folder / name / "config.json") for name in (denoiser, "vae"))
+        scheduler = _read(folder / "scheduler" / "scheduler_config.json")
+        return cls(folder, index, denoiser, config, vae, scheduler)
 
     def config_of(self, component: str) -> dict[str, Any]:
         return _read(self.folder / component / "config.json")
@@ -72,13 +75,9 @@ class ModelConfigs:
         return model_class
 
     @property
-    def scheduler_config(self) -> dict[str, Any]:
-        return _read(self.folder / "scheduler" / "scheduler_config.json")
-
-    @property
     def scheduler_class(self) -> str:
         entry = self.index.get("scheduler")
-        return str(entry[1]) if isinstance(entry, list) else ""
+        return str(entry[1]) if isinstance(entry, list) and len(entry) > 1 else ""
 
     @property
     def networks(self) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from runner.errors import ModelError
 from runner.model.complete import check_code, check_files, check_names
+from runner.model.configs import ModelConfigs
 from runner.model.hub import ask_hub
 from runner.model.identity import CONFIGS, changed_files, digests, identity
 from runner.model.pipeline_index import INDEX, index_of
@@ -64,20 +65,19 @@ def local_folder(spec: ModelSpec) -> Path | None:
     return cached
 
 
-def configs(spec: ModelSpec) -> Path:
-    """A folder with the model's configs, without its weights."""
+def configs(spec: ModelSpec) -> ModelConfigs:
+    """The model's configs, which need no weights. Raises ModelError, and OfflineError where the hub
+    would be asked."""
     folder = local_folder(spec)
-    if folder is not None:
-        return folder
-    patterns = [f"*{suffix}" for suffix in CONFIGS]
-    return Path(
-        ask_hub(
+    if folder is None:
+        patterns = [f"*{suffix}" for suffix in CONFIGS]
+        folder = ask_hub(
             spec,
             lambda hub: hub.snapshot_download(
                 spec.id, revision=spec.revision, allow_patterns=patterns
             ),
         )
-    )
+    return ModelConfigs.read(Path(folder), spec.id)
 
 
 def download(spec: ModelSpec) -> Path:
@@ -87,7 +87,7 @@ def download(spec: ModelSpec) -> Path:
     """
     from diffusers import DiffusionPipeline
 
-    index = index_of(configs(spec), spec.id)
+    index = configs(spec).index
     names = hub_files(spec)
     check_code(spec, index, names)
     check_names(spec, index, names)

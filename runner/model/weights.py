@@ -27,7 +27,7 @@ def component_bytes(spec: ModelSpec, dtype: str) -> dict[str, int]:
     Raises ModelError without safetensors, OfflineError without cache and network.
     """
     folder = model.local_folder(spec)
-    index = model.index_of(folder or model.configs(spec), spec.id)
+    index = model.index_of(folder, spec.id) if folder else model.configs(spec).index
     names = model.hub_files(spec) if folder is None else names_in(folder)
 
     def header(name: str) -> Tensors:

@@ -4,7 +4,6 @@ import ast
 import math
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from runner.model.configs import ModelConfigs
@@ -18,16 +17,15 @@ NAMES = ("negative_prompt", "true_cfg_scale", "guidance_scale", "distilled_guida
 GUIDANCE = r"guidance_scale > ([\d.]+)"  # with which a pipeline looks at the negative prompt
 
 
-def without_effect(plan: Plan, folder: Path) -> list[str]:
+def without_effect(plan: Plan, configs: ModelConfigs) -> list[str]:
     """Remarks on parameters, each of the first prompt that has them."""
-    configs, found = ModelConfigs.read(folder), dict[str, str]()
+    found = list[str]()
     call = pipeline_call(configs.pipeline_class)
     if call is not None and not plan.names.keys().isdisjoint(NAMES):
         rules = _Rules(call, configs)
-        for prompt, parameters in plan.parameter_sets.values():
-            for name, remark in rules.broken(parameters):
-                found.setdefault(remark, f"{plan.where(prompt, name)}: {remark}")
-    return [*found.values(), *_equal_images(plan)]
+        for prompt, _, (name, remark) in plan.each_once(rules.broken):
+            found.append(f"{plan.where(prompt, name)}: {remark}")
+    return [*found, *_equal_images(plan)]
 
 
 def _equal_images(plan: Plan) -> Iterator[str]:

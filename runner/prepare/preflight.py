@@ -7,14 +7,13 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from runner.errors import ModelError, Problem
 from runner.manifest.schema import Manifest
 from runner.manifest.suggestions import nearest, place_of
 from runner.model.configs import ModelConfigs
-from runner.model.files import index_of
 from runner.model.kinds import needed_inputs, needed_parameters, product
 from runner.model.schedules import schedule_fault
 from runner.model.signature import PipelineCall, pipeline_call
@@ -56,19 +55,17 @@ IN_YAML = {
 }
 
 
-def check(plan: Plan, folder: Path) -> None:
+def check(plan: Plan, configs: ModelConfigs) -> None:
     """Raises ModelError for a pipeline that diffusers does not have or that takes no prompt; for
     parameters that its call does not take; for values that have another type than the call's or
     that the pipeline's own check refuses; for sizes that it would round."""
-    spec = plan.manifest.model
-    name = index_of(folder, spec.id)["_class_name"]
+    spec, name = plan.manifest.model, configs.index["_class_name"]
     call = _call_of(spec, name) if isinstance(name, str) else None  # else the model's own code
     if call is not None:
         _refuse(_unknown(plan, call))
         _refuse(_missing(plan, call))
         _refuse(_type_faults(plan, call))
-    configs = ModelConfigs.read(folder)
-    scheduler = configs.scheduler_class, configs.scheduler_config
+    scheduler = configs.scheduler_class, configs.scheduler
     if call is not None and (fault := schedule_fault(call, *scheduler)):
         raise ModelError(f"{spec.id}: {fault}")
     _refuse(rounded_sizes(plan, call, configs))
@@ -152,28 +149,25 @@ def _hint(name: str, known: Mapping[str, str]) -> str:
 
 
 def _type_faults(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
-    """Values that have another type than the call's, each value once."""
-    seen = set[str]()
-    for prompt, parameters in plan.parameter_sets.values():
-        for name in [name for name, value in parameters.items() if not call.takes(name, value)]:
-            wanted, value = call.wants(name), parameters[name]
-            given = json.dumps(value, ensure_ascii=False)[:60]
-            fault = f"{name}: {call.name} takes {wanted}, not {given}"
-            if fault not in seen:
-                seen.add(fault)
-                remedy = "leave it out, or write" if value is None else "write"
-                message = f"{fault}; {remedy} {_instead(wanted, value)}"
-                yield Problem(plan.where(prompt, name), message)
+    """Values that have another type than the call's."""
+
+    def misfits(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        for name, value in parameters.items():
+            if not call.takes(name, value):
+                yield name, json.dumps(value, ensure_ascii=False)[:60]
+
+    for prompt, parameters, (name, given) in plan.each_once(misfits):
+        wanted, value = call.wants(name), parameters[name]
+        remedy = "leave it out, or write" if value is None else "write"
+        fault = f"{name}: {call.name} takes {wanted}, not {given}"
+        message = f"{fault}; {remedy} {_instead(wanted, value)}"
+        yield Problem(plan.where(prompt, name), message)
 
 
 def _value_faults(plan: Plan, configs: ModelConfigs) -> Iterator[Problem]:
-    """What the call takes, but not its scheduler, each fault once."""
-    seen = set[str]()
-    for prompt, parameters in plan.parameter_sets.values():
-        for name, fault in value_faults(configs, parameters):
-            if fault not in seen:
-                seen.add(fault)
-                yield Problem(plan.where(prompt, name), fault)
+    """What the call takes, but not its scheduler."""
+    for prompt, _, (name, fault) in plan.each_once(partial(value_faults, configs)):
+        yield Problem(plan.where(prompt, name), fault)
 
 
 def _instead(wanted: str, value: Any) -> str:
@@ -197,16 +191,23 @@ def _finite_number(text: Any) -> str:
 
 
 def _objections(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
-    """What the pipeline's own check of its arguments refuses, each reason once."""
-    seen = set[str]()
-    for prompt, parameters in plan.parameter_sets.values():
+    """What the pipeline's own check of its arguments refuses."""
+
+    def reasons(parameters: Mapping[str, Any]) -> Iterator[str]:
         reason = call.objection(parameters)
-        named = [name for name in parameters if re.search(rf"\b{re.escape(name)}\b", reason)]
-        if reason and named and reason not in seen:
-            seen.add(reason)
-            remedy = _allowed(call, parameters, named, reason) or f"change {' or '.join(named)}"
-            message = f"{call.name}: {reason.rstrip('.')}; {remedy}"
-            yield Problem(plan.where(prompt, *named), message)
+        if _named(reason, parameters):
+            yield reason
+
+    for prompt, parameters, reason in plan.each_once(reasons):
+        named = _named(reason, parameters)
+        remedy = _allowed(call, parameters, named, reason) or f"change {' or '.join(named)}"
+        message = f"{call.name}: {reason.rstrip('.')}; {remedy}"
+        yield Problem(plan.where(prompt, *named), message)
+
+
+def _named(reason: str, parameters: Iterable[str]) -> list[str]:
+    """The parameters that a reason names."""
+    return [name for name in parameters if re.search(rf"\b{re.escape(name)}\b", reason)]
 
 
 def _allowed(

@@ -28,7 +28,6 @@ from runner.folder.survey import Survey, pending_batches
 from runner.launch.crashes import deaths, quarantined
 from runner.manifest.resolve import Resolved, decide, dump, fill
 from runner.manifest.schema import Manifest
-from runner.model import files as model
 from runner.plan import Plan, wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.batch_sizes import find_batch_sizes, is_open
@@ -164,11 +163,10 @@ def _settle(rank: Rank, seen: Look, found: Survey, lock: FolderLock) -> _Settled
     has_work = any(found.todo) if job.part else any(map(operator.and_, found.todo, wanted))
     if not has_work:
         return _Settled(seen.resolved, seen.plan, has_work=False)
-    resolution = check_here(seen.plan, rank.world)
+    resolution, configs = check_here(seen.plan, rank.world)
     resolved = seen.resolved.model_copy(update={"strategy": resolution.strategy})
     space.check(folder)
     manifest = fill(job.loaded.manifest, resolved)
-    configs = model.configs(manifest.model)
     compares = compares_first_image(manifest, configs, folder, is_asked=job.self_check)
     settled = _Settled(resolved, seen.plan, choice=resolution.choice, compares_first=compares)
     return _settle_batches(rank, seen, settled, lock) if is_open(manifest) else settled

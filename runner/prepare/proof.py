@@ -2,20 +2,20 @@
 
 import contextlib
 import hashlib
-from pathlib import Path
 
 from runner.folder.files import replace
 from runner.folder.paths import OutputFolder
 from runner.manifest.schema import Manifest
-from runner.model.files import index_of
+from runner.model.configs import ModelConfigs
 from runner.model.proven import is_proven
+from runner.strategies import StrategyBase
 
 __all__ = ["compares_first_image", "note_comparison", "unproven"]
 
 
-def unproven(manifest: Manifest, configs: Path) -> str:
+def unproven(strategy: StrategyBase, configs: ModelConfigs) -> str:
     """A remark, or "" where a test proves this pipeline right with this strategy."""
-    name, strategy = index_of(configs, manifest.model.id)["_class_name"], manifest.strategy
+    name = configs.index["_class_name"]
     if is_proven(name, strategy.proven_as):
         return ""
     shown = name if isinstance(name, str) else "this pipeline"
@@ -26,13 +26,13 @@ def unproven(manifest: Manifest, configs: Path) -> str:
 
 
 def compares_first_image(
-    manifest: Manifest, configs: Path, folder: OutputFolder, *, is_asked: bool
+    manifest: Manifest, configs: ModelConfigs, folder: OutputFolder, *, is_asked: bool
 ) -> bool:
     """Whether this launch compares. With --self-check (`is_asked`) there is nothing to compare
     where a proven pipeline is called as plain diffusers calls it."""
-    if unproven(manifest, configs):
+    if unproven(manifest.strategy, configs):
         return not _is_noted(folder, manifest)
-    return is_asked and not (manifest.strategy.is_plain and not manifest.compile)
+    return is_asked and not manifest.is_plain
 
 
 def note_comparison(folder: OutputFolder, manifest: Manifest, launch: str) -> None:

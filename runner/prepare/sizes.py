@@ -29,13 +29,13 @@ def rounded_sizes(
 
 
 def replaced_sizes(plan: Plan, call: PipelineCall, configs: ModelConfigs) -> Iterator[Problem]:
-    """Sizes in place of which the pipeline makes others, each once."""
-    seen = set[str]()
-    for prompt, parameters in plan.parameter_sets.values():
-        fault = _replaced(call, configs, parameters)
-        if fault and fault not in seen:
-            seen.add(fault)
-            yield Problem(plan.where(prompt, "height", "width"), fault)
+    """Sizes in place of which the pipeline makes others."""
+
+    def faults(parameters: Mapping[str, Any]) -> list[str]:
+        return [*filter(None, [_replaced(call, configs, parameters)])]
+
+    for prompt, _, fault in plan.each_once(faults):
+        yield Problem(plan.where(prompt, "height", "width"), fault)
 
 
 def _replaced(call: PipelineCall, configs: ModelConfigs, parameters: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 
 from runner.errors import StrategyError
 from runner.launch.devices import Machine, set_device, this_machine
@@ -22,8 +21,9 @@ from runner.strategies import Conditions, Resolution
 __all__ = ["check_here", "conditions_of", "settle"]
 
 
-def check_here(plan: Plan, world: World) -> Resolution:
+def check_here(plan: Plan, world: World) -> tuple[Resolution, ModelConfigs]:
     """Check all that can be known before weights load on this machine, and settle the strategy.
+    Returns the model's configs too, which are read once.
 
     Raises StrategyError, ModelError, LaunchError.
     """
@@ -37,7 +37,7 @@ def check_here(plan: Plan, world: World) -> Resolution:
     kept = compiled.check_machine(device) if manifest.compile else ""
     for line in filter(None, (found.choice, *found.remarks, kept)):
         say(line)
-    return found
+    return found, configs
 
 
 def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
@@ -51,30 +51,33 @@ def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
         )
     if plan.manifest.compile:
         compiled.check(conditions, strategy, plan.manifest.on_out_of_memory)
-    settled = plan.manifest.model_copy(update={"strategy": strategy})
-    of_model = (_one_at_a_time(plan, conditions.folder), unproven(settled, conditions.folder))
-    remarks = [*found.remarks, *without_effect(plan, conditions.folder), *filter(None, of_model)]
+    configs = conditions.configs
+    of_model = (_one_at_a_time(plan, configs), unproven(strategy, configs))
+    remarks = [*found.remarks, *without_effect(plan, configs), *filter(None, of_model)]
     return dataclasses.replace(found, remarks=remarks)
 
 
-def _one_at_a_time(plan: Plan, configs: Path) -> str:
+def _one_at_a_time(plan: Plan, configs: ModelConfigs) -> str:
     """A remark where a batch_size over 1 has no effect."""
-    found = ModelConfigs.read(configs)
-    why = one_at_a_time(found.pipeline_class, found.scheduler_class)
+    why = one_at_a_time(configs.pipeline_class, configs.scheduler_class)
     if plan.manifest.largest_batch == 1 or not why:
         return ""
     return f"batch_size has no effect, images are made one at a time: {why}"
 
 
 def conditions_of(
-    plan: Plan, configs: Path, world: World, device: str | None, machine: Machine | None = None
+    plan: Plan,
+    configs: ModelConfigs,
+    world: World,
+    device: str | None,
+    machine: Machine | None = None,
 ) -> Conditions:
     """What a strategy's preconditions look at. `device` is None where the work is not done here;
     then `machine` is the one that will do it."""
     manifest = plan.manifest
     return Conditions(
         model=manifest.model.id,
-        folder=configs,
+        configs=configs,
         dtype=manifest.dtype,
         batch_size=manifest.largest_batch,
         images=plan.tasks,

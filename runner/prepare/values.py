@@ -27,10 +27,9 @@ def value_faults(configs: ModelConfigs, parameters: Mapping[str, Any]) -> Iterat
 def _scheduler_faults(
     configs: ModelConfigs, parameters: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    entry = configs.index.get("scheduler")
-    scheduler = str(entry[1]) if isinstance(entry, list) and len(entry) == 2 else ""
+    scheduler = configs.scheduler_class
     times = [name for name in TIMES if parameters.get(name) is not None]
-    most, given = configs.scheduler_config.get("num_train_timesteps"), parameters.get(STEPS)
+    most, given = configs.scheduler.get("num_train_timesteps"), parameters.get(STEPS)
     has_many = isinstance(most, int) and isinstance(given, int) and given > most
     taken = arguments_of_set_timesteps(scheduler) if times or has_many else None
     if taken is None:
@@ -38,6 +37,6 @@ def _scheduler_faults(
     for name in times:
         if name not in taken:
             yield name, f"{name}: {scheduler} takes none; leave them out, or use another scheduler"
-    is_free = scheduler.startswith(FREE) or configs.scheduler_config.get("use_flow_sigmas")
+    is_free = scheduler.startswith(FREE) or configs.scheduler.get("use_flow_sigmas")
     if has_many and not is_free:
         yield STEPS, f"{STEPS} {given}: {scheduler} was trained with {most}; use {most} or fewer"

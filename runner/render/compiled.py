@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from runner.errors import LaunchError, ModelError, StrategyError
 from runner.launch.compiler import c_compiler, compile_cache
-from runner.model.configs import ModelConfigs
 from runner.strategies import Conditions, StrategyBase
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def check(conditions: Conditions, strategy: StrategyBase, on_out_of_memory: str)
             f"compile: on_out_of_memory: offload would move compiled blocks between devices; use "
             f"tile, {INSTEAD}"
         )
-    configs = ModelConfigs.read(conditions.folder)
+    configs = conditions.configs
     blocks = configs.plan_of("_repeated_blocks")
     if blocks is not None and not blocks:  # None: a class of the model's own, known once loaded
         raise ModelError(_without_blocks(configs.denoiser_class))

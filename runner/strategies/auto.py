@@ -7,7 +7,6 @@ from runner.errors import StrategyError
 from runner.launch.devices import Machine
 from runner.launch.layout import Layout
 from runner.launch.world import World
-from runner.model.configs import ModelConfigs
 from runner.strategies.base import Resolution, Row, Source, StrategyBase, kind_field
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.context_parallel import ContextParallel
@@ -44,7 +43,7 @@ class Auto(StrategyBase):
             strategy: StrategyBase = DataParallel()
             why = "there is no GPU, and it needs none"
         else:
-            configs, images = ModelConfigs.read(conditions.folder), conditions.images()
+            configs, images = conditions.configs, conditions.images()
             sizes, batch_size = conditions.component_bytes(), conditions.batch_size
             job = JobSize.of(configs, conditions.dtype, sizes, batch_size, images)
             strategy, why = choose(job, machine, rows(job, machine))

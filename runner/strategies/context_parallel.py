@@ -85,17 +85,17 @@ class ContextParallel(SequenceParallel):
     def resolve(self, conditions: Conditions, world: World) -> Resolution:
         if self.ranks == 1:
             return super().resolve(conditions, world)
-        configs = ModelConfigs.read(conditions.folder)
+        configs = conditions.configs
         if configs.plan_of("_cp_plan") is None:
             raise StrategyError(
                 f"strategy: context_parallel: {configs.denoiser_class} has no plan for it in "
                 f"diffusers; those that have one: {', '.join(CP_MODELS)}; use "
                 f"{without_plan(conditions)} for {conditions.model}"
             )
-        counts = lengths(conditions, configs, self._counts(conditions, configs))
-        wrong = self.fault(conditions, configs, counts)
+        counts = lengths(conditions, self._counts(conditions))
+        wrong = self.fault(conditions, counts)
         if wrong:
-            raise StrategyError(f"{wrong}; {working(self, conditions, configs, world)}")
+            raise StrategyError(f"{wrong}; {working(self, conditions, world)}")
         # Last: another world size does not help with degrees that the model does not take.
         self.layout(world)
         backend = self.attention_backend or "native"
@@ -103,9 +103,10 @@ class ContextParallel(SequenceParallel):
         settled = self._settled(configs, counts)
         return Resolution(settled, remarks(configs.denoiser_class, settled.variant, backend))
 
-    def fault(self, conditions: Conditions, configs: ModelConfigs, counts: Sequence[Length]) -> str:
+    def fault(self, conditions: Conditions, counts: Sequence[Length]) -> str:
         """What is wrong with it for this model and these images; "" if nothing is."""
-        masks, is_ring = has_mask(conditions, configs), self.ring_degree > 1
+        configs, is_ring = conditions.configs, self.ring_degree > 1
+        masks = has_mask(conditions)
         backend = self.attention_backend or "native"
         needs = Needs(conditions.target, conditions.dtype, is_ring, masks, conditions.trusts_code)
         wrong = fault(backend, needs)
@@ -124,19 +125,13 @@ class ContextParallel(SequenceParallel):
             )
         return self._fault_of_lengths(conditions, counts, masks)
 
-    def works(
-        self,
-        configs: ModelConfigs,
-        conditions: Conditions,
-        counts: Sequence[Length],
-        **settings: Any,
-    ) -> bool:
+    def works(self, conditions: Conditions, counts: Sequence[Length], **settings: Any) -> bool:
         """Whether it is right for a job once `settings` replace its own."""
         try:
             other = self.model_validate({**self.model_dump(), **settings})
         except ValidationError:
             return False
-        return not other.fault(conditions, configs, counts)
+        return not other.fault(conditions, counts)
 
     def takes(self, heads: int | None) -> bool:
         """Whether the Ulysses ranks can share the heads."""
@@ -173,12 +168,10 @@ class ContextParallel(SequenceParallel):
             return self
         return self.model_copy(update={self.anything: True})
 
-    def _counts(self, conditions: Conditions, configs: ModelConfigs) -> int | None:
+    def _counts(self, conditions: Conditions) -> int | None:
         """The tokens from which a text is right whatever its length; None where texts must
         divide."""
-        must_divide = not self.anything or (
-            self.ulysses_degree > 2 and has_mask(conditions, configs)
-        )
+        must_divide = not self.anything or (self.ulysses_degree > 2 and has_mask(conditions))
         return None if must_divide else self.ranks
 
     def load(self, source: Source, device: "torch.device", world: World) -> Any:

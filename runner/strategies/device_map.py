@@ -11,7 +11,6 @@ from runner.errors import StrategyError
 from runner.launch.devices import Machine, own_devices
 from runner.launch.layout import Layout, grouped
 from runner.launch.world import World
-from runner.model.configs import ModelConfigs
 from runner.strategies.base import Degree, Resolution, Row, Source, StrategyBase, kind_field
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.checks.phases import fault_of_phases, phases_of
@@ -138,7 +137,7 @@ class DeviceMap(StrategyBase):
                 "{cpu: 8GiB} (the rest goes to disk), or data_parallel"
             )
         if not self.max_memory and not self.phases:
-            fault = fault_of_phases(ModelConfigs.read(conditions.folder))
+            fault = fault_of_phases(conditions.configs)
             phases = "" if fault else "phases: true or "
             raise StrategyError(
                 f"strategy: device_map does nothing without a GPU; give max_memory: "
@@ -151,7 +150,7 @@ class DeviceMap(StrategyBase):
         """Whether the components that are loaded together have room."""
         import torch
 
-        configs = ModelConfigs.read(conditions.folder)
+        configs = conditions.configs
         together = phases_of(configs) if self.phases else [configs.networks]
         for names in together:
             dtype = getattr(torch, conditions.dtype)
@@ -192,7 +191,7 @@ class DeviceMap(StrategyBase):
         return max(1, machine.devices // processes) * self.processes
 
     def _check_phases(self, conditions: Conditions) -> None:
-        fault = fault_of_phases(ModelConfigs.read(conditions.folder))
+        fault = fault_of_phases(conditions.configs)
         if fault:
             works_without = conditions.target != "cpu" or self.max_memory
             raise StrategyError(

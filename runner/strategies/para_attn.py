@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from runner.errors import StrategyError
 from runner.launch.world import World
-from runner.model.configs import ModelConfigs
 from runner.strategies.base import Resolution, SequenceParallel, Source, kind_field
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.checks.packages import (
@@ -54,7 +53,7 @@ class ParaAttention(SequenceParallel):
     def resolve(self, conditions: Conditions, world: World) -> Resolution:
         if self.ranks == 1:
             return super().resolve(conditions, world)
-        configs = ModelConfigs.read(conditions.folder)
+        configs = conditions.configs
         name = configs.denoiser_class
         if name not in MODELS:
             raise StrategyError(
@@ -77,7 +76,7 @@ class ParaAttention(SequenceParallel):
                 "strategy: para_attn: ring_degree needs attention kernels that take no float32; "
                 "use dtype: bfloat16, or ulysses_degree"
             )
-        check_lengths("para_attn", self.ranks, conditions, configs, ContextParallel())
+        check_lengths("para_attn", self.ranks, conditions, ContextParallel())
         self.layout(world)
         lines = check_package("para_attn", PARA_ATTN, conditions)
         return Resolution(self, lines + remarks(name, f"para_attn {self.variant}", "native"))

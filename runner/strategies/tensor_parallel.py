@@ -10,7 +10,6 @@ from runner.errors import StrategyError
 from runner.launch.devices import Machine
 from runner.launch.layout import Layout, grouped
 from runner.launch.world import World
-from runner.model.configs import ModelConfigs
 from runner.strategies.base import (
     ONE_WAY,
     Degree,
@@ -26,7 +25,7 @@ from runner.strategies.checks.remedies import one_of, without_plan
 from runner.strategies.data_parallel import load_whole
 from runner.strategies.engines.cpu_support import cpu_support
 from runner.strategies.estimate.fit import JobSize, replica_sizes, sharing_matrices
-from runner.strategies.estimate.sizes import tensor_parallel_degrees
+from runner.strategies.estimate.sizes import tensor_parallel_degrees, tensor_parallel_shares
 from runner.units import counted
 
 if TYPE_CHECKING:
@@ -54,17 +53,16 @@ class TensorParallel(StrategyBase):
     def rows(cls, job: JobSize, machine: Machine) -> list[Row]:
         if job.configs.plan_of("_tp_plan") is None:
             return []
-        valid = set(tensor_parallel_degrees(job.configs))
+        shares = tensor_parallel_shares(job.configs, replica_sizes(machine), job.dtype)
         return [
-            Row(cls(degree=degree), sharing_matrices(job, degree, machine))
-            for degree in replica_sizes(machine)
-            if degree in valid
+            Row(cls(degree=degree), sharing_matrices(job, degree, share, machine))
+            for degree, share in shares.items()
         ]
 
     def resolve(self, conditions: Conditions, world: World) -> Resolution:
         if self.degree == 1:
             return super().resolve(conditions, world)
-        configs = ModelConfigs.read(conditions.folder)
+        configs = conditions.configs
         name = configs.denoiser_class
         if configs.plan_of("_tp_plan") is None:
             context = ", or context_parallel if only its activations do not fit"
@@ -84,14 +82,15 @@ class TensorParallel(StrategyBase):
                 f"strategy: degree {self.degree} does not divide {what} of {name}; "
                 f"{one_of(valid, world)}"
             )
-        self._check_weights(conditions, configs)
+        self._check_weights(conditions)
         # Last: another world size does not help with a degree that the model does not take.
         self.layout(world)
         return Resolution(self, remarks(name, "tensor", "native"))
 
-    def _check_weights(self, conditions: Conditions, configs: ModelConfigs) -> None:
+    def _check_weights(self, conditions: Conditions) -> None:
         """Slices can only be read from safetensors."""
-        weights = {path.suffix for path in (conditions.folder / configs.denoiser).glob("*.*")}
+        configs = conditions.configs
+        weights = {path.suffix for path in (configs.folder / configs.denoiser).glob("*.*")}
         if ".bin" in weights and ".safetensors" not in weights:
             raise StrategyError(
                 f"strategy: tensor_parallel reads slices, which pickled weights do not allow; "

@@ -137,8 +137,8 @@ class XDit(StrategyBase):
     def resolve(self, conditions: Conditions, world: World) -> Resolution:
         if self.ranks == 1:
             return super().resolve(conditions, world)
-        configs = ModelConfigs.read(conditions.folder)
-        supported = self._check_model(conditions, configs)
+        configs = conditions.configs
+        supported = self._check_model(conditions)
         for count in (configs.heads, configs.config.get("num_kv_heads")):
             check_heads("xdit", self.ulysses_degree, count, configs.denoiser_class)
         self._check_stages(configs)
@@ -151,8 +151,8 @@ class XDit(StrategyBase):
                 f"that texts of unequal length need, a wrong image; use batch_size: 1, or "
                 f"context_parallel with ulysses_degree"
             )
-        self._check_images(conditions, configs, supported)
-        check_lengths("xdit", self.sequence_ranks, conditions, configs, ContextParallel())
+        self._check_images(conditions, supported)
+        check_lengths("xdit", self.sequence_ranks, conditions, ContextParallel())
         self.layout(world)
         self._check_device(conditions)
         lines = check_package("xdit", XFUSER, conditions)
@@ -160,7 +160,8 @@ class XDit(StrategyBase):
             self._check_modules()
         return Resolution(self, lines + self._remarks(configs))
 
-    def _check_model(self, conditions: Conditions, configs: ModelConfigs) -> Supported:
+    def _check_model(self, conditions: Conditions) -> Supported:
+        configs = conditions.configs
         supported = MODELS.get(configs.pipeline_class)
         if supported is None:
             raise StrategyError(
@@ -246,11 +247,9 @@ class XDit(StrategyBase):
                 "dtype: bfloat16, or ulysses_degree"
             )
 
-    def _check_images(
-        self, conditions: Conditions, configs: ModelConfigs, supported: Supported
-    ) -> None:
+    def _check_images(self, conditions: Conditions, supported: Supported) -> None:
         """Check what depends on parameters; images that share theirs are checked once."""
-        is_wrapped = self._is_wrapped(supported)
+        configs, is_wrapped = conditions.configs, self._is_wrapped(supported)
         has_rows = configs.denoiser == "transformer" and (is_wrapped or supported.asks_size)
         seen: Any = None
         for image in conditions.images():
@@ -392,7 +391,7 @@ def _check_scheduler(configs: ModelConfigs) -> None:
     """A wrapped pipeline runs the scheduler on each rank's part of the latents, and on each
     PipeFusion patch, separately."""
     name, noisy = configs.index["scheduler"][1], SCHEDULERS.get(configs.index["scheduler"][1])
-    config = configs.scheduler_config
+    config = configs.scheduler
     if noisy is None or any(config.get(key) in values for key, values in noisy.items()):
         raise StrategyError(
             f"strategy: xdit: xfuser runs the scheduler on parts of an image, right only with "

@@ -32,7 +32,7 @@ def spec(folder: Path | str, **values: Any) -> ModelSpec:
 
 def test_a_folder_is_taken_as_it_is(copy: Path) -> None:
     assert model.local_folder(spec(copy)) == copy
-    assert model.configs(spec(copy)) == copy
+    assert model.configs(spec(copy)).folder == copy
     assert model.resolve(spec(copy)) is None
 
 
@@ -248,7 +248,7 @@ def test_a_cached_model_makes_no_network_call(cache: Path) -> None:
     pinned = ModelSpec(id="owner/name", revision=COMMIT)
     assert model.resolve(pinned) == COMMIT
     assert model.local_folder(pinned) == cache
-    assert model.configs(pinned) == cache
+    assert model.configs(pinned).folder == cache
 
 
 def test_an_unfinished_download_is_no_model(cache: Path) -> None:

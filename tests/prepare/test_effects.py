@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from runner.model.configs import ModelConfigs
 from runner.plan import Plan
 from runner.prepare.effects import without_effect
 
@@ -22,7 +23,8 @@ def remarks(tmp_path: Path, plan: Callable[..., Plan]) -> Callable[..., list[str
         index = {"_class_name": pipeline, folder: ["diffusers", "A"], "is_distilled": True}
         (tmp_path / "model_index.json").write_text(json.dumps(index))
         made = plan(model=str(tmp_path), parameters=parameters, prompts=["a", "b"])
-        return [line.partition("parameters: ")[2] for line in without_effect(made, tmp_path)]
+        remarks = without_effect(made, ModelConfigs.read(tmp_path))
+        return [line.partition("parameters: ")[2] for line in remarks]
 
     return found
 
@@ -96,11 +98,12 @@ def test_equal_pictures(plan: Callable[..., Plan], flux: Path) -> None:
     counts = {"num_images_per_prompt": 4}
     model = str(flux)
     made = plan(model=model, seed={"fixed": 42}, parameters=counts, prompts=["a", "b"])
-    (remark,) = without_effect(made, flux)
+    (remark,) = without_effect(made, ModelConfigs.read(flux))
     assert remark.endswith(
         "the images of a prompt are all the same with seed: {fixed: 42}; write seed: 42"
     )
     for seed, prompts in ((42, ["a"]), ({"fixed": 42}, [{"prompt": "a", "seed": 7}])):
         made = plan(model=model, seed=seed, parameters=counts, prompts=prompts)
-        assert without_effect(made, flux) == []
-    assert without_effect(plan(model=model, seed={"fixed": 42}, prompts=["a", "b"]), flux) == []
+        assert without_effect(made, ModelConfigs.read(flux)) == []
+    made = plan(model=model, seed={"fixed": 42}, prompts=["a", "b"])
+    assert without_effect(made, ModelConfigs.read(flux)) == []

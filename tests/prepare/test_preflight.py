@@ -13,6 +13,7 @@ import yaml
 
 from runner.errors import ManifestError, ModelError
 from runner.manifest.load import load
+from runner.model.configs import ModelConfigs
 from runner.model.signature import pipeline_call
 from runner.plan import Plan
 from runner.prepare.preflight import _finite_number, _hint, check
@@ -69,7 +70,7 @@ def fault(tmp_path: Path, plan: Callable[..., Plan]) -> Callable[..., str]:
         (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": pipeline}))
         prompts = ["a cat", {"prompt": "a dog", "parameters": parameters}]
         try:
-            check(plan(model=str(tmp_path), prompts=prompts), tmp_path)
+            check(plan(model=str(tmp_path), prompts=prompts), ModelConfigs.read(tmp_path))
         except ModelError as error:
             return str(error).partition("job.yaml:1: ")[2]
         return ""
@@ -89,8 +90,9 @@ def test_the_place_of_a_fault(
 
     def lines(prompts: str, *sets: str) -> list[str]:
         loaded = load(manifest(f"{head} {prompts}\n"), sets)
+        made = Plan(loaded.manifest, loaded.prompts, loaded.root)
         with pytest.raises(ModelError) as caught:
-            check(Plan(loaded.manifest, loaded.prompts, loaded.root), tmp_path)
+            check(made, ModelConfigs.read(tmp_path))
         return [line.partition(f"{tmp_path}/")[2] or line for line in str(caught.value).split("\n")]
 
     wrong = "parameters={height: 64, eta: 1}"
@@ -221,7 +223,8 @@ def with_scheduler(tmp_path: Path, plan: Callable[..., Plan]) -> Callable[..., s
         config = tmp_path / "scheduler" / "scheduler_config.json"
         config.write_text(json.dumps({"_class_name": scheduler, "num_train_timesteps": 1000}))
         try:
-            check(plan(model=str(tmp_path), parameters=parameters, prompts=["a"]), tmp_path)
+            made = plan(model=str(tmp_path), parameters=parameters, prompts=["a"])
+            check(made, ModelConfigs.read(tmp_path))
         except ModelError as error:
             return str(error).partition("parameters: ")[2]
         return ""

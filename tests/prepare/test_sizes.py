@@ -9,6 +9,7 @@ import pytest
 from diffusers.pipelines.hunyuandit import pipeline_hunyuandit
 
 from runner.errors import ModelError
+from runner.model.configs import ModelConfigs
 from runner.model.sizes import HUNYUAN_SHAPES, _hunyuan
 from runner.plan import Plan
 from runner.prepare.preflight import check
@@ -27,7 +28,8 @@ def fault(tmp_path: Path, plan: Callable[..., Plan]) -> Callable[..., str]:
         index = {"_class_name": pipeline, "transformer": ["diffusers", "A"]}
         (tmp_path / "model_index.json").write_text(json.dumps(index))
         try:
-            check(plan(model=str(tmp_path), parameters=parameters, prompts=["a"]), tmp_path)
+            made = plan(model=str(tmp_path), parameters=parameters, prompts=["a"])
+            check(made, ModelConfigs.read(tmp_path))
         except ModelError as error:
             return str(error).partition("parameters: ")[2]
         return ""

@@ -15,6 +15,7 @@ from runner.cli import main
 from runner.errors import StrategyError
 from runner.launch.layout import Layout
 from runner.launch.world import World
+from runner.model.configs import ModelConfigs
 from runner.strategies import Conditions, ParaAttention, XDit
 from runner.strategies.engines.xdit_models import MODELS
 
@@ -135,7 +136,8 @@ def of_configs(
         prompt_index=0, prompt="x", parameters={"height": 1024, "width": 1024, **parameters}
     )
     return Conditions(
-        model="m", folder=folder, dtype="bfloat16", batch_size=1, images=lambda: [image],
+        model="m", configs=ModelConfigs.read(folder),
+        dtype="bfloat16", batch_size=1, images=lambda: [image],
         device=None, component_bytes=dict, machine=lambda: None,
     )  # fmt: skip
 
@@ -216,7 +218,8 @@ def test_tokens_of_flux2_are_counted(tmp_path, parameters, words):
         prompt_index=0, prompt="x", parameters={"height": 64, "width": 64, **parameters}
     )
     conditions = Conditions(
-        model="flux2", folder=tmp_path, dtype="bfloat16", batch_size=1, images=lambda: [image],
+        model="flux2", configs=ModelConfigs.read(tmp_path),
+        dtype="bfloat16", batch_size=1, images=lambda: [image],
         device=None, component_bytes=dict, machine=lambda: None,
     )  # fmt: skip
     with pytest.raises(StrategyError, match=words):
@@ -245,7 +248,8 @@ def test_a_start_without_the_package_is_refused_with_the_line_that_installs_it(
     monkeypatch.setattr(importlib.metadata, "version", missing)
     for device, is_refused in (("gpu", True), (None, False)):
         conditions = Conditions(
-            model="flux", folder=models / "flux", dtype="bfloat16", batch_size=1, images=tuple,
+            model="flux", configs=ModelConfigs.read(models / "flux"),
+            dtype="bfloat16", batch_size=1, images=tuple,
             device=device, component_bytes=dict, machine=lambda: None,
         )  # fmt: skip
         line = f"pip install -c constraints.txt '.[{extra}]'"
@@ -261,7 +265,8 @@ def test_xdit_without_a_gpu_is_refused_at_the_start(models, manifest, capsys):
     path = manifest(model=str(models / "flux"), strategy=xdit(ulysses=1, ring=1), prompts=["x"])
     assert main(["plan", str(path)]) == 0
     conditions = Conditions(
-        model="flux", folder=models / "flux", dtype="float32", batch_size=1, images=tuple,
+        model="flux", configs=ModelConfigs.read(models / "flux"),
+        dtype="float32", batch_size=1, images=tuple,
         device="cpu", component_bytes=dict, machine=lambda: None,
     )  # fmt: skip
     with pytest.raises(StrategyError, match="needs a GPU, and there is none; use context_parallel"):

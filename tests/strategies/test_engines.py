@@ -383,7 +383,8 @@ def ours(folder: Path, strategy: XDit, world_size: int, height: int) -> str:
     parameters = {"height": height, "width": 1024, "use_resolution_binning": False}
     image = SimpleNamespace(prompt_index=0, prompt="x", parameters=parameters)
     conditions = Conditions(
-        model="x", folder=folder, dtype="bfloat16", batch_size=1, images=lambda: [image],
+        model="x", configs=ModelConfigs.read(folder),
+        dtype="bfloat16", batch_size=1, images=lambda: [image],
         device=None, component_bytes=dict, machine=lambda: None,
     )  # fmt: skip
     try:

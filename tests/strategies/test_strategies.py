@@ -24,7 +24,7 @@ from runner.strategies.auto import choose, rows
 from runner.strategies.checks.backends import BACKENDS, Backend
 from runner.strategies.checks.proven import CP_MODELS, PROVEN, TP_MODELS
 from runner.strategies.estimate.fit import OVERHEAD, JobSize, in_components, in_phases
-from runner.strategies.estimate.sizes import tensor_parallel_bytes
+from runner.strategies.estimate.sizes import tensor_parallel_shares
 
 GIB = 2**30
 SIZE = {"height": 64, "width": 64, "max_sequence_length": 16}
@@ -47,7 +47,7 @@ def resolve(
     batches = [images[start : start + in_batch] for start in range(0, len(images), in_batch)]
     conditions = Conditions(
         model="m",
-        folder=folder,
+        configs=ModelConfigs.read(folder),
         batches=(lambda: batches) if given.pop("batches_known", False) else None,
         dtype=given.pop("dtype", "float32"),
         batch_size=given.pop("batch_size", 1),
@@ -307,7 +307,7 @@ def test_the_line_of_a_length(qwen, plan, tmp_path, prompt, common, words):
     values = {"strategy": unified, "parameters": common, "prompts": {"file": "list.jsonl"}}
     made, world = plan(model=str(qwen), **values), World(world_size=4)
     with pytest.raises(StrategyError, match=f"{tmp_path}/{words}"):
-        settle(made, conditions_of(made, qwen, world, "cpu"), world)
+        settle(made, conditions_of(made, ModelConfigs.read(qwen), world, "cpu"), world)
 
 
 def test_odd_texts_take_the_anything_variant(qwen):
@@ -661,11 +661,8 @@ def job_size(
 )
 def test_tensor_parallel_shares_are_counted(configs, transformer, name, shares):
     model = ModelConfigs.read(configs(transformer, class_name=name))
-    whole = tensor_parallel_bytes(model, 1, "bfloat16")
-    for degree, share in shares.items():
-        assert tensor_parallel_bytes(model, degree, "bfloat16") / whole == pytest.approx(
-            share, abs=0.001
-        )
+    whole, *parts = tensor_parallel_shares(model, (1, *shares), "bfloat16").values()
+    assert [part / whole for part in parts] == pytest.approx([*shares.values()], abs=0.001)
 
 
 @pytest.mark.parametrize(
@@ -757,7 +754,7 @@ def test_auto_gives_device_map_as_many_processes_as_its_gpus_have(configs, world
     image = SimpleNamespace(prompt_index=0, prompt="", parameters={"height": 1024, "width": 1024})
     conditions = Conditions(
         model="m",
-        folder=made.configs.folder,
+        configs=made.configs,
         dtype="bfloat16",
         batch_size=1,
         images=lambda: [image],

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from runner.launch.devices import Machine
+from runner.model.configs import ModelConfigs
 
 __all__ = ["Conditions", "PlannedImage"]
 
@@ -39,7 +39,7 @@ class Conditions:
     """All of it is known before weights load."""
 
     model: str  # as the manifest names it
-    folder: Path  # the model's configs
+    configs: ModelConfigs
     dtype: str
     batch_size: int
     images: Callable[[], Iterable[PlannedImage]]

@@ -22,10 +22,10 @@ class Length(NamedTuple):
     tokens: int
 
 
-def lengths(conditions: Conditions, configs: ModelConfigs, most: int | None = None) -> list[Length]:
+def lengths(conditions: Conditions, most: int | None = None) -> list[Length]:
     """Every distinct count of tokens that is known. Texts are counted by the model's tokenizer;
     with `most`, only those that may have fewer tokens than that."""
-    found: dict[tuple[str, int], Length] = {}
+    configs, found = conditions.configs, dict[tuple[str, int], Length]()
     texts: dict[tuple[str, int], tuple[int, str]] = {}  # (text, cut) → prompt index, parameter
     seen: Any = None
     for image in conditions.images():
@@ -70,12 +70,12 @@ def _texts(image: PlannedImage, configs: ModelConfigs) -> Iterator[tuple[str, st
         yield "negative_prompt", negative, cut
 
 
-def has_mask(conditions: Conditions, configs: ModelConfigs) -> bool:
+def has_mask(conditions: Conditions) -> bool:
     """Whether attention may get a mask. Where a text is as long as its prompt, only a batch with
     texts of unequal length has one. Raises ModelError for a tokenizer that cannot be read."""
-    if not configs.has_mask(conditions.batch_size):
+    if not conditions.configs.has_mask(conditions.batch_size):
         return False
-    if not configs.text_varies or conditions.batches is None:
+    if not conditions.configs.text_varies or conditions.batches is None:
         return True
     return _differ(conditions)
 
@@ -83,7 +83,7 @@ def has_mask(conditions: Conditions, configs: ModelConfigs) -> bool:
 @functools.lru_cache(maxsize=16)  # asked for every degree that could be a remedy
 def _differ(conditions: Conditions) -> bool:
     """Whether a batch has texts of unequal length."""
-    configs = ModelConfigs.read(conditions.folder)
+    configs = conditions.configs
     batches = conditions.batches() if conditions.batches else ()
     differing = _differing(batches, configs)
     while some := [*islice(differing, BATCHES_AT_ONCE)]:

@@ -66,19 +66,15 @@ def check_heads(kind: str, degree: int, heads: int | None, name: str) -> None:
 
 
 def check_lengths(
-    kind: str,
-    ranks: int,
-    conditions: Conditions,
-    configs: ModelConfigs,
-    context_parallel: TokenSharing,
+    kind: str, ranks: int, conditions: Conditions, context_parallel: TokenSharing
 ) -> None:
     """Raises StrategyError for an image or a text whose tokens do not divide by the ranks: the
     package would fail an assertion, or draw a wrong image. Its remedy may be `context_parallel`."""
-    counts = lengths(conditions, configs)
+    counts = lengths(conditions)
     odd = next((found for found in counts if found.tokens % ranks), None)
     if odd is None:
         return
-    ways = [*_other_ways(ranks, conditions, configs, counts, context_parallel)]
+    ways = [*_other_ways(ranks, conditions, counts, context_parallel)]
     raise StrategyError(
         f"{conditions.where(odd.prompt_index, *odd.names)}: {odd.what} has "
         f"{counted(odd.tokens, 'token')}, no multiple of the {ranks} ranks that share them, which "
@@ -87,15 +83,11 @@ def check_lengths(
 
 
 def _other_ways(
-    ranks: int,
-    conditions: Conditions,
-    configs: ModelConfigs,
-    counts: Sequence[Length],
-    context_parallel: TokenSharing,
+    ranks: int, conditions: Conditions, counts: Sequence[Length], context_parallel: TokenSharing
 ) -> Iterator[str]:
-    if context_parallel.works(configs, conditions, counts, ulysses_degree=ranks):
+    if context_parallel.works(conditions, counts, ulysses_degree=ranks):
         yield f"context_parallel with ulysses_degree: {ranks}, which takes any number"
-    for words, job in evener(conditions, configs, ranks):
-        if not any(found.tokens % ranks for found in lengths(job, configs)):
+    for words, job in evener(conditions, ranks):
+        if not any(found.tokens % ranks for found in lengths(job)):
             yield words
             return

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from runner.launch.world import World
-from runner.model.configs import ModelConfigs
 from runner.strategies.checks.backends import BACKENDS
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.checks.lengths import Length, lengths
@@ -28,13 +27,7 @@ class TokenSharing(Protocol):
     @property
     def variant(self) -> str: ...
     def takes(self, heads: int | None) -> bool: ...
-    def works(
-        self,
-        configs: ModelConfigs,
-        conditions: Conditions,
-        counts: Sequence[Length],
-        **settings: Any,
-    ) -> bool:
+    def works(self, conditions: Conditions, counts: Sequence[Length], **settings: Any) -> bool:
         """Whether it is right for a job once `settings` replace its own."""
 
 
@@ -53,16 +46,14 @@ def one_of(degrees: Sequence[int], world: World, name: str = "one of", ring: int
     return f"{words}; of these {world.world_size} {take} {', '.join(map(str, fit))}"
 
 
-def working(
-    strategy: TokenSharing, conditions: Conditions, configs: ModelConfigs, world: World
-) -> str:
+def working(strategy: TokenSharing, conditions: Conditions, world: World) -> str:
     """The changes, one at a time, that make this job right with context parallel."""
-    counts = lengths(conditions, configs)
-    works = partial(strategy.works, configs)
+    counts, works = lengths(conditions), strategy.works
+    heads = conditions.configs.heads
     ways = itertools.chain(
         _same_degrees(strategy, partial(works, counts=counts), conditions),
-        _other_degrees(strategy, partial(works, conditions, counts), configs, counts, world),
-        _other_lengths(strategy, works, conditions, configs),
+        _other_degrees(strategy, partial(works, conditions, counts), heads, counts, world),
+        _other_lengths(strategy, conditions),
     )
     return ", or ".join(itertools.islice(ways, SHOWN)) or f"use {without_plan(conditions)}"
 
@@ -94,13 +85,13 @@ def _backends(works: Callable[..., bool], conditions: Conditions) -> Iterator[st
 def _other_degrees(
     strategy: TokenSharing,
     works: Callable[..., bool],
-    configs: ModelConfigs,
+    heads: int | None,
     counts: Sequence[Length],
     world: World,
 ) -> Iterator[str]:
     ring, ranks = strategy.ring_degree, strategy.ranks
-    degrees = [d for d in range(1, (configs.heads or 1) + 1) if works(ulysses_degree=d)]
-    if degrees and not strategy.takes(configs.heads):
+    degrees = [d for d in range(1, (heads or 1) + 1) if works(ulysses_degree=d)]
+    if degrees and not strategy.takes(heads):
         yield one_of(degrees, world, ring=ring)
     elif max(degrees, default=1) > 1:
         yield one_of([d for d in degrees if d > 1], world, "ulysses_degree", ring)
@@ -113,23 +104,17 @@ def _other_degrees(
         yield f"use ulysses_degree: {ranks} instead of ring_degree"
 
 
-def _other_lengths(
-    strategy: TokenSharing,
-    works: Callable[..., bool],
-    conditions: Conditions,
-    configs: ModelConfigs,
-) -> Iterator[str]:
-    for words, job in evener(conditions, configs, strategy.ranks):
-        if works(job, lengths(job, configs)):
+def _other_lengths(strategy: TokenSharing, conditions: Conditions) -> Iterator[str]:
+    for words, job in evener(conditions, strategy.ranks):
+        if strategy.works(job, lengths(job)):
             yield f"use {words}"
             return
 
 
-def evener(
-    conditions: Conditions, configs: ModelConfigs, ranks: int
-) -> Iterator[tuple[str, Conditions]]:
+def evener(conditions: Conditions, ranks: int) -> Iterator[tuple[str, Conditions]]:
     """Jobs whose images and texts divide by the ranks, or have at least as many tokens as there are
     ranks; with words for the change. A text as long as its prompt can only be cut elsewhere."""
+    configs = conditions.configs
     if configs.token_side is None:
         return
     step = configs.token_side * ranks

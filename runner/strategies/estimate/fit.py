@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from runner.launch.devices import Machine
 from runner.model.configs import ModelConfigs
 from runner.strategies.checks.conditions import PlannedImage
-from runner.strategies.estimate.sizes import tensor_parallel_bytes
 from runner.units import DTYPE_BYTES, GIB, gib
 
 __all__ = [
@@ -188,9 +187,8 @@ def sharing_tokens(job: JobSize, degree: int, machine: Machine) -> Estimate:
     return Estimate.on(machine, degree, job.weights, activations, why)
 
 
-def sharing_matrices(job: JobSize, degree: int, machine: Machine) -> Estimate:
-    """Tensor parallel: every device holds a share of the transformer, and all else."""
-    share = tensor_parallel_bytes(job.configs, degree, job.dtype)
+def sharing_matrices(job: JobSize, degree: int, share: int, machine: Machine) -> Estimate:
+    """Tensor parallel: every device holds a share of the transformer, in bytes, and all else."""
     weights = job.weights - job.denoiser + share
     undivided = NUMBERS_A_TOKEN - DIVIDED_BY_TENSOR
     part = (undivided + DIVIDED_BY_TENSOR / degree) / NUMBERS_A_TOKEN

@@ -1,5 +1,7 @@
 """Bytes of weights, counted on models that have shapes but no numbers."""
 
+import contextlib
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import ModelError
@@ -8,7 +10,7 @@ from runner.model.configs import ModelConfigs, divisors
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["component_sizes", "empty", "tensor_parallel_bytes", "tensor_parallel_degrees"]
+__all__ = ["component_sizes", "empty", "tensor_parallel_degrees", "tensor_parallel_shares"]
 
 
 def component_sizes(configs: ModelConfigs, dtype: "torch.dtype") -> dict[str, int]:
@@ -23,27 +25,39 @@ def component_sizes(configs: ModelConfigs, dtype: "torch.dtype") -> dict[str, in
 
 def tensor_parallel_degrees(configs: ModelConfigs) -> list[int]:
     """The degrees that divide the heads and every planned weight block of the transformer."""
+    return [*_shard_specs(configs, empty(configs, configs.denoiser), divisors(configs.heads or 1))]
+
+
+def tensor_parallel_shares(
+    configs: ModelConfigs, degrees: Iterable[int], dtype: str
+) -> dict[int, int]:
+    """Degree → bytes of one rank's share of the transformer, for those of the degrees that divide
+    it. Modulation and norms are whole on every rank, so this is more than the whole divided by the
+    degree."""
+    model = empty(configs, configs.denoiser)
+    return {
+        degree: _share(model, specs, degree, dtype)
+        for degree, specs in _shard_specs(configs, model, degrees).items()
+    }
+
+
+def _shard_specs(
+    configs: ModelConfigs, model: Any, degrees: Iterable[int]
+) -> dict[int, Mapping[str, Any]]:
+    """Degree → the weights that are divided, and how, for the degrees that divide the model."""
     from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
 
-    model = empty(configs, configs.denoiser)
-    valid = []
-    for degree in divisors(configs.heads or 1):
-        try:
-            resolve_tp_shard_specs(model, model._tp_plan, degree)
-        except ValueError:
-            continue
-        valid.append(degree)
-    return valid
+    found = {}
+    for degree in degrees:
+        if (configs.heads or 1) % degree == 0:
+            with contextlib.suppress(ValueError):
+                found[degree] = resolve_tp_shard_specs(model, model._tp_plan, degree)
+    return found
 
 
-def tensor_parallel_bytes(configs: ModelConfigs, degree: int, dtype: str) -> int:
-    """Bytes of one rank's share of the transformer. Modulation and norms are whole on every rank,
-    so this is more than the whole divided by the degree."""
+def _share(model: Any, specs: Mapping[str, Any], degree: int, dtype: str) -> int:
     import torch
-    from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
 
-    model = empty(configs, configs.denoiser)
-    specs = resolve_tp_shard_specs(model, model._tp_plan, degree)
     in_float32 = set(model._keep_in_fp32_modules or ())
     total = 0
     for name, weight in model.state_dict().items():
