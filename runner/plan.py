@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from runner.errors import ManifestError, Problem
 from runner.launch.layout import Part
-from runner.manifest.prompt_file import FilePrompts, Overrides, overrides_of, repeated_sums
 from runner.manifest.prompt_seeds import seeds_of
 from runner.manifest.prompts import COUNT, MAX_SEED, Prompt, is_text, text_sums
 from runner.manifest.schema import Manifest
+from runner.manifest.sources.prompt_list import Overrides, PromptList
 from runner.manifest.sweep import Point, points_of, slots_in
 from runner.manifest.yaml_tree import Node
 
@@ -110,7 +110,7 @@ class Plan:
     Raises ManifestError if a derived seed is out of range, or a prompt does not fit the sweep.
     """
 
-    def __init__(self, manifest: Manifest, prompts: Sequence[Prompt], root: Node) -> None:
+    def __init__(self, manifest: Manifest, prompts: PromptList, root: Node) -> None:
         self.manifest = manifest
         self.root = root  # of the manifest as it is written, for the lines in messages
         self.prompts = prompts
@@ -185,7 +185,7 @@ class Plan:
 
     def _prompts_or_overrides(self) -> Iterable[Prompt | Overrides]:
         """What prompts have besides their texts, which need to be read only for the slots."""
-        return self.prompts if self._slots else overrides_of(self.prompts)
+        return self.prompts if self._slots else self.prompts.overrides()
 
     def _check(self, prompt: int, item: Prompt | Overrides, images: int) -> None:
         """Raises ManifestError for seeds out of range and for what the sweep sets, too."""
@@ -252,9 +252,7 @@ class Plan:
                 found = self.root.walk(("parameters", name))
                 if found.path == ("parameters", name):
                     return f"{found.place}: parameters"
-        if isinstance(self.prompts, FilePrompts):
-            return self.prompts.where(prompt)
-        return f"{self.root.walk(('prompts', prompt)).place}: prompts[{prompt}]"
+        return self.prompts.where(prompt)
 
     def __len__(self) -> int:
         return self.total
@@ -340,7 +338,7 @@ class Plan:
 
     @functools.cached_property
     def _repeated_sums(self) -> frozenset[int]:
-        return repeated_sums(self.prompts)
+        return self.prompts.repeated_texts()
 
     @property
     def batch_count(self) -> int:

@@ -15,11 +15,13 @@ from runner.cli import main
 from runner.errors import ManifestError
 from runner.manifest.prompts import Prompt
 from runner.manifest.schema import Manifest
+from runner.manifest.sources.prompt_list import Inline
 from runner.manifest.yaml_tree import Node
 from runner.plan import Fingerprints, Plan, Task, canonical
 from runner.units import counted
 
 Make = Callable[..., Plan]
+ROOT = Node({}, "job.yaml")
 
 
 def test_indices_and_seeds_follow_the_manifest_alone(plan: Make) -> None:
@@ -101,10 +103,10 @@ heights = st.lists(st.sampled_from([32, 64, 96]), min_size=1, max_size=30)
 @settings(max_examples=200, deadline=None)
 @given(heights, sizes, st.integers(1, 3))
 def test_batches_partition_the_plan(heights: list[int], size: int, images: int) -> None:
-    prompts = tuple(Prompt(prompt="a", parameters={"height": h}) for h in heights)
+    prompts = Inline([Prompt("a", parameters={"height": h}) for h in heights], ROOT)
     values = {"model": "demo", "batch_size": size, "prompts": [{"prompt": "a"}]}
     manifest = Manifest.model_validate({**values, "parameters": {"num_images_per_prompt": images}})
-    made = Plan(manifest, prompts, Node({}, "job.yaml"))
+    made = Plan(manifest, prompts, ROOT)
     batches = [made.batch(i) for i in range(made.batch_count)]
     assert sorted(index for batch in batches for index in batch) == list(range(len(made)))
     assert len(made) == images * len(heights)

@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from runner.errors import ManifestError, Problem
-from runner.manifest.prompt_file import FilePrompts
-from runner.manifest.prompts import Prompt, PromptFile
 from runner.manifest.schema import Manifest
-from runner.manifest.words import MAX_VALUE, explain
+from runner.manifest.sources.open import open_prompts
+from runner.manifest.sources.prompt_list import PromptList
+from runner.manifest.sources.spec import File
+from runner.manifest.words import MAX_VALUE, dotted, explain
 from runner.manifest.yaml_tree import Node, document, set_value
 from runner.say import cut
 
@@ -27,7 +28,7 @@ class Loaded:
     """A manifest with its prompts; those of a file are read from it when they are needed."""
 
     manifest: Manifest
-    prompts: Sequence[Prompt]
+    prompts: PromptList
     path: Path
     root: Node  # of the manifest's file, for the lines in later messages
     remarks: tuple[Problem, ...] = ()  # what is no fault, but may not be what its author means
@@ -44,20 +45,42 @@ class Parsed(NamedTuple):
 def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
     """Read a manifest and its prompt file. `sets` are --set arguments, which override it.
 
-    Raises ManifestError with every problem of the manifest, then of the prompt file.
+    Raises ManifestError with every problem of the manifest, then of the prompt files.
     """
     manifest, root, remarks = parse(path, sets)
     manifest = _with_model_path(manifest, root, path.parent)
-    if not isinstance(manifest.prompts, PromptFile):
-        prompts = tuple(item.to_prompt() for item in manifest.prompts)
-        return Loaded(manifest, prompts, path, root, remarks)
-    file = _path(root, ("prompts", "file"), path.parent, manifest.prompts.file)
-    if not file.is_file():
-        place = root.walk(("prompts", "file")).place
-        raise ManifestError([Problem(place, f"no prompt file {file.resolve()}")])
-    # The output folder holds the manifest as run: from there only the full path is right.
-    manifest = manifest.model_copy(update={"prompts": PromptFile(file=str(file.resolve()))})
-    return Loaded(manifest, FilePrompts(file, str(file)), path, root, remarks)
+    files = _prompt_files(manifest.prompts, root, path.parent)
+    prompts = open_prompts(manifest.prompts, files, root)
+    manifest = manifest.model_copy(update={"prompts": _with_whole_paths(manifest.prompts, files)})
+    return Loaded(manifest, prompts, path, root, remarks)
+
+
+def _prompt_files(prompts: Any, root: Node, folder: Path) -> list[Path]:
+    """The file of each source that has one, in order. Raises ManifestError."""
+    is_list = isinstance(prompts, tuple)
+    found, problems = list[Path](), list[Problem]()
+    for number, item in enumerate(prompts if is_list else (prompts,)):
+        if isinstance(item, File):
+            key = ("prompts", number, "file") if is_list else ("prompts", "file")
+            found.append(_path(root, key, folder, item.file))
+            if not found[-1].exists():
+                place = root.walk(key).place
+                problems.append(Problem(place, f"no prompt file {found[-1].resolve()}"))
+    if problems:
+        raise ManifestError(problems)
+    return found
+
+
+def _with_whole_paths(prompts: Any, files: Sequence[Path]) -> Any:
+    """The output folder holds the manifest as run: from there only full paths are right."""
+    paths = iter(files)
+
+    def whole(item: Any) -> Any:
+        if not isinstance(item, File):
+            return item
+        return item.model_copy(update={"file": str(next(paths).resolve())})
+
+    return tuple(map(whole, prompts)) if isinstance(prompts, tuple) else whole(prompts)
 
 
 def _with_model_path(manifest: Manifest, root: Node, folder: Path) -> Manifest:
@@ -89,7 +112,7 @@ def _advice(path: Path) -> str:
     )
 
 
-def _path(root: Node, key: tuple[str, ...], folder: Path, name: str) -> Path:
+def _path(root: Node, key: tuple[int | str, ...], folder: Path, name: str) -> Path:
     """An input path, relative to the manifest. Raises ManifestError for an impossible one."""
     try:
         path = folder / Path(name).expanduser()
@@ -98,7 +121,7 @@ def _path(root: Node, key: tuple[str, ...], folder: Path, name: str) -> Path:
             raise ValueError("a NUL byte")
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        message = f"{'.'.join(key)}: {name[:60]!r}: {reason}"
+        message = f"{dotted(key)}: {name[:60]!r}: {reason}"
         raise ManifestError([Problem(root.walk(key).place, message)]) from None
     return path
 

@@ -24,15 +24,14 @@ __all__ = [
     "MAX_SEED",
     "SHORT_PROMPT",
     "Id",
-    "InlinePrompts",
     "Parameters",
     "Prompt",
-    "PromptFile",
     "PromptItem",
     "Seed",
     "Seeds",
     "Variations",
     "alone",
+    "check_name",
     "check_parameter",
     "is_text",
     "text_sums",
@@ -72,12 +71,13 @@ def _check_parameters(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 def check_parameter(name: str, value: JsonValue) -> None:
     """Raises ValueError for what no pipeline call can be given."""
-    _check_name(name)
+    check_name(name)
     _check_value(name, value)
     _check_json(name, value)
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raises ValueError for a parameter that the runner sets."""
     if name in RESERVED or CALLBACKS.fullmatch(name):
         instead = RESERVED.get(name)
         hint = f"; write {instead} instead" if instead else ""
@@ -213,18 +213,7 @@ class PromptItem(Settings):
         )
 
 
-class PromptFile(Settings):
-    """`{file: prompts.txt}` in place of a list of prompts."""
-
-    file: Text = Field(
-        description="a .txt file, one prompt per line, or a .jsonl file, one JSON value per line; "
-        "relative to the manifest",
-        examples=["prompts.txt"],
-    )
-
-
 SHORT_PROMPT = ShortForm("prompt")  # `- a cat` is short for `- prompt: a cat`
-InlinePrompts = tuple[Annotated[PromptItem, SHORT_PROMPT], ...]
 
 
 def text_sums(prompt: str, parameters: Mapping[str, Any]) -> list[int]:

@@ -14,16 +14,8 @@ from pydantic import (
 )
 
 from runner.manifest.local_folder import check_local_folder
-from runner.manifest.prompts import (
-    COUNT,
-    InlinePrompts,
-    Parameters,
-    PromptFile,
-    Seed,
-    Seeds,
-    Variations,
-    alone,
-)
+from runner.manifest.prompts import COUNT, Parameters, Seed, Seeds, Variations, alone
+from runner.manifest.sources.spec import Dataset, File, ListedPrompts, Source, form_of
 from runner.manifest.sweep import Sweep
 from runner.model.spec import ModelSpec
 from runner.settings import Settings, ShortForm, Text
@@ -112,7 +104,9 @@ def _batch_form(value: Any) -> str:
 
 
 def _prompts_form(value: Any) -> str:
-    return "<file>" if isinstance(value, dict | PromptFile) else "<prompt>"
+    if not isinstance(value, dict | Source):
+        return "<prompts>"
+    return "<dataset>" if form_of(value) == "<dataset>" else "<file>"
 
 
 class Manifest(Settings):
@@ -121,12 +115,13 @@ class Manifest(Settings):
         examples=["Qwen/Qwen-Image", {"id": "Qwen/Qwen-Image", "revision": "75e0b4b"}],
     )
     prompts: Annotated[
-        Annotated[InlinePrompts, Tag("<prompt>"), Field(min_length=1, strict=False)]
-        | Annotated[PromptFile, Tag("<file>")],
+        Annotated[ListedPrompts, Tag("<prompts>"), Field(min_length=1, strict=False)]
+        | Annotated[File, Tag("<file>")]
+        | Annotated[Dataset, Tag("<dataset>")],
         Discriminator(_prompts_form),
     ] = Field(
-        description="a list of prompts, or a file of them",
-        examples=[["a dog", {"prompt": "a cat", "seed": 7}], {"file": "prompts.txt"}],
+        description="a list of prompts, a file or data set of them, or a list of all these",
+        examples=[["a dog", {"prompt": "a cat", "seed": 7}], {"file": "prompts.csv"}],
     )
     dtype: Annotated[
         Literal["float32", "float16", "bfloat16"], BeforeValidator(_dtype), DTYPE_SCHEMA

@@ -98,12 +98,12 @@ def _known_keys(fields: Iterable[str], *, in_prompt: bool) -> str:
 @functools.cache
 def _places(model: Model) -> dict[str, str]:
     """Every key below a model → how to write it in the file. A key of several places has the one
-    nearest to the top level, then the one of the last field."""
+    nearest to the top level, then the one of the first field."""
     places: dict[str, str] = {}
     if "parameters" in model.model_fields:
         places |= CALL_ARGUMENTS
         places |= {w: key for w, key in SYNONYMS.items() if _first_key(key) == "parameters"}
-    for outer, field in model.model_fields.items():
+    for outer, field in reversed(model.model_fields.items()):
         for inner in reversed([*_models_in(field.annotation, with_items=False)]):
             places |= {name: _written(outer, inner, name) for name in inner.model_fields}
     return places | {name: f"{name}, at the top level" for name in model.model_fields}

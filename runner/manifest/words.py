@@ -12,7 +12,7 @@ from runner.manifest.suggestions import models_at, nearest, suggestion
 from runner.manifest.yaml_tree import NOT_FINITE, Odd
 from runner.say import cut
 
-__all__ = ["MAX_VALUE", "explain"]
+__all__ = ["MAX_VALUE", "dotted", "explain"]
 
 MAX_VALUE = 80  # characters of a value or a key in a message
 

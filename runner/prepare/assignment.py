@@ -15,7 +15,6 @@ from runner.errors import InterruptedRunError, ModelError, RunnerError, already_
 from runner.launch.shards import open_shards
 from runner.launch.store import Store
 from runner.manifest.load import Loaded
-from runner.manifest.prompt_file import FilePrompts
 from runner.manifest.resolve import Resolved, fill
 from runner.manifest.schema import Manifest
 from runner.model import files as model
@@ -107,7 +106,5 @@ def receive(rank: Rank) -> Assignment:
 
 def _checksum(loaded: Loaded) -> int:
     """Of what the manifest says and all its prompts: every rank reads the files for itself."""
-    prompts, text = loaded.prompts, loaded.manifest.model_dump_json(exclude={"model", "prompts"})
-    if isinstance(prompts, FilePrompts):
-        return zlib.crc32(text.encode(), prompts.checksum())
-    return zlib.crc32("".join([text, *map(repr, prompts)]).encode())
+    text = loaded.manifest.model_dump_json(exclude={"model", "prompts"})
+    return zlib.crc32(text.encode(), loaded.prompts.checksum())

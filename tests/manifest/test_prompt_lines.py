@@ -1,4 +1,4 @@
-"""Prompt files: streamed, strict, by line."""
+"""Prompt files with one prompt per line: streamed, strict."""
 
 import json
 from pathlib import Path
@@ -7,19 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.sources import read, write
 
 from runner.errors import InterruptedRunError, ManifestError
-from runner.manifest.prompt_file import FilePrompts, Overrides
 from runner.manifest.prompts import Prompt
-
-
-def read(path: Path) -> FilePrompts:
-    return FilePrompts(path, path.name)
-
-
-def write(path: Path, data: str | bytes) -> Path:
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    return path
+from runner.manifest.sources.prompt_list import Overrides
 
 
 def test_text_file_has_a_prompt_a_line(tmp_path: Path) -> None:
@@ -145,7 +137,7 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
             b'{"prompt": "a", "parameters": {"sigmas": ' + b"[" * 300 + b"]" * 300 + b"}}",
             b'{"prompt": "a", "parameters": {"height": "' + b"x" * 3000 + b'"}}',
             b'{"prompt": "a", "' + b"x" * 3000 + b'": 1}',
-            b'{"prompt": "a", "style": 17}',
+            b'{"prompt": "a", "steps": 17}',
             b'{"Prompt": "a"}',
             b'"a"\r"b"',
         ]
@@ -153,15 +145,18 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(ManifestError) as caught:
         read(write(tmp_path / "list.jsonl", data))
     found = [str(problem) for problem in caught.value.problems]
-    for line in range(2, 22):
+    for line in {*range(2, 22)} - {13, 15, 16, 18}:
         assert any(problem.startswith(f"list.jsonl:{line}: ") for problem in found), line
     assert not any(problem.startswith("list.jsonl:1: ") for problem in found)
-    assert "list.jsonl:3: promt: unknown key; did you mean prompt?" in found
+    near = "did you mean prompt? Rename it, or write columns: {prompt: NAME}; for data of your own "
+    near += "columns: {prompt: null}"
+    assert f"list.jsonl:3: promt: unknown; {near.replace('NAME', 'promt')}" in found
     assert "list.jsonl:5: prompt: given twice; keep one" in found
-    for line in (14, 15, 16):
-        assert f"list.jsonl:{line}: nested too deep: 60 levels at most" in found
-    assert any("19: style: unknown key; known keys: id, meta, parameters" in line for line in found)
-    assert "list.jsonl:20: Prompt: unknown key; did you mean prompt?" in found
+    assert "list.jsonl:14: nested too deep: 60 levels at most (and 2 more lines)" in found
+    assert any(
+        ":19: steps: unknown; did you mean num_inference_steps? Rename" in line for line in found
+    )
+    assert f"list.jsonl:20: Prompt: unknown; {near.replace('NAME', 'Prompt')}" in found
     assert "save the file with \\n line ends" in found[-1]
     assert max(map(len, found)) < 250
 
@@ -184,10 +179,10 @@ def test_text_that_is_not_a_prompt_a_line(tmp_path: Path, data: bytes, wanted: s
 @pytest.mark.parametrize(
     ("name", "data", "wanted"),
     [
-        ("list.txt", b"", "no prompts in"),
+        ("list.txt", b"", "list.txt: no prompts in it"),
         ("list.txt", b" \n\n", "no prompts in"),
         ("list.jsonl", b"", "no prompts in"),
-        ("list.csv", b"a", "prompt files end in .txt or .jsonl"),
+        ("list.doc", b"a", "prompt files end in .txt, .jsonl, .*; or add format"),
         ("list.txt", "a cat".encode("utf-16"), "UTF-16 text; save it as UTF-8"),
     ],
 )
@@ -197,7 +192,17 @@ def test_files_without_prompts(tmp_path: Path, name: str, data: bytes, wanted: s
 
 
 def test_a_file_of_many_bad_lines_ends_early(tmp_path: Path) -> None:
+    lines = (f'{{"prompt": "a", "seed": -{number}}}\n' for number in range(1, 5000))
     with pytest.raises(ManifestError) as caught:
-        read(write(tmp_path / "list.jsonl", "{\n" * 5000))
+        read(write(tmp_path / "list.jsonl", "".join(lines)))
     assert len(caught.value.problems) == 100
     assert str(caught.value).count("\n") < 60
+
+
+# Case 14.
+def test_equal_faults_are_said_once(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read(write(tmp_path / "list.jsonl", '"a"\n' + '{"caption": "a cat"}\n' * 553))
+    assert str(caught.value) == (
+        "list.jsonl:2: prompt is missing; write columns: {prompt: caption} (and 552 more lines)"
+    )

@@ -1,0 +1,178 @@
+"""Fields by name → a prompt: which column is which key, and what becomes of all others."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from runner.manifest.prompts import Prompt, PromptItem, is_text
+from runner.manifest.sources.records import Fields
+from runner.manifest.sources.spec import OWN_KEYS, Source
+from runner.manifest.suggestions import CALL_ARGUMENTS, SYNONYMS
+from runner.manifest.words import explain
+from runner.manifest.yaml_tree import TOO_DEEP
+from runner.say import cut
+
+__all__ = ["Columns", "faults"]
+
+NEAR = 0.85  # by difflib's ratio: a name as near as this is a slip of the pen
+EXTRA = ""  # in place of a key
+NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?([eE][-+]?[0-9]{1,3})?", re.ASCII)
+JSON_KEYS = ("parameters", "meta", "seeds")
+MAX_NAMES = 12  # of columns in a message
+
+
+def faults(error: ValueError | RecursionError) -> list[str]:
+    """What is wrong with a record; one message per fault."""
+    if isinstance(error, ValidationError):
+        return [explain(PromptItem, fault) for fault in error.errors()]
+    if isinstance(error, UnicodeDecodeError):
+        byte = f"byte {error.start + 1} is {error.object[error.start]:#04x}"
+        return [f"not UTF-8 ({byte}); save the file as UTF-8"]
+    if isinstance(error, json.JSONDecodeError):
+        hint = "; save the file with \\n line ends" if "\r" in error.doc else ""
+        what = error.msg.removesuffix(" at")
+        return [f"not JSON: {what} at column {error.pos + 1}{hint}"]
+    if isinstance(error, RecursionError):
+        return [TOO_DEEP]
+    return [str(error)]
+
+
+class Columns:
+    """`columns` and `extra` of a source. A column that has the name of a key, or of a well-known
+    parameter, is that; `columns` names others, or with null takes the name from a column. All other
+    columns are the author's data, and go into `meta`."""
+
+    def __init__(self, spec: Source, *, is_text: bool) -> None:
+        self.spec = spec
+        self.is_text = is_text  # numbers are written as text
+        self._named = {column: key for key, column in spec.columns.items() if column is not None}
+        free = [key for key in (*OWN_KEYS, *CALL_ARGUMENTS) if key not in spec.columns]
+        self._free = dict.fromkeys(free, "")
+        self._keys: dict[str, str] = {}  # of every column that was seen
+        self._text_column = spec.columns.get("prompt", "prompt")
+
+    def absent(self, names: Iterable[str] | None = None) -> list[str]:
+        """What is wrong with the names of all columns, or with those that were seen; one message
+        per fault."""
+        known = list(self._keys if names is None else names)
+        given = cut(", ".join(known[:MAX_NAMES]), 300) + (", …" if len(known) > MAX_NAMES else "")
+        found = [
+            f"columns.{key}: no column {column}; there are {given}"
+            for key, column in self.spec.columns.items()
+            if column is not None and column not in known
+        ]
+        if names is not None and not found and self._text_column not in known:
+            found.append(f"no column is the prompt; there are {given}; {self._hint(known)}")
+        return found
+
+    def prompt(self, fields: Fields) -> Prompt:
+        """Raises ValueError."""
+        if len(fields) == 1 and self._text_column is not None:
+            text = fields.get(self._text_column)
+            if type(text) is str and text.strip():
+                self._keys[self._text_column] = "prompt"
+                return Prompt(text)
+        own, parameters, meta = self._sorted(fields)
+        text, name = own.get("prompt"), own.get("id")
+        is_named = name is None or (type(name) is str and name.strip())
+        is_plain = is_named and not parameters and len(own) == 1 + ("id" in own)
+        if is_plain and type(text) is str and text.strip():
+            return Prompt(text, id=name, meta=meta)
+        return self._checked(fields, own, parameters, meta)
+
+    def _sorted(self, fields: Fields) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """A record's own keys of a prompt, its parameters, and its author's data."""
+        own: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
+        meta: dict[str, Any] = {}
+        for name, value in fields.items():
+            key = self._keys.get(name)
+            if key is None:
+                key = self._keys[name] = self._key(name)
+            if key == EXTRA:
+                if value is not None:
+                    meta[name] = value
+            elif key in OWN_KEYS:
+                own[key] = self._own_value(key, value) if self.is_text else value
+            elif value is not None:
+                parameters[key] = self._value(key, value) if self.is_text else value
+        return own, parameters, meta
+
+    def _checked(
+        self, fields: Fields, own: dict[str, Any], parameters: Fields, meta: Fields
+    ) -> Prompt:
+        if "prompt" not in own:
+            raise ValueError(f"prompt is missing; {self._hint(list(fields))}")
+        for key, more in (("parameters", parameters), ("meta", meta)):
+            if more and isinstance(own.get(key, {}), Mapping):
+                own[key] = _joined(key, own.get(key, {}), more)
+        try:
+            return PromptItem.model_validate(own).to_prompt()
+        except ValidationError as error:
+            raise ValueError("\n".join(map(self._with_column, faults(error)))) from None
+
+    def _key(self, name: str) -> str:
+        """What a column is. Raises ValueError for one that may be a key with a slip."""
+        if name in self._named:
+            return self._named[name]
+        if name in self._free:
+            return name
+        if near := self._near(name):
+            raise ValueError(
+                f"{cut(name, 80)}: unknown; did you mean {near}? Rename it, or write columns: "
+                f"{{{near}: {cut(name, 80)}}}; for data of your own columns: {{{near}: null}}"
+            )
+        if self.spec.extra == "refuse":
+            raise ValueError(f"{cut(name, 80)}: unknown, and extra: refuse; remove one of them")
+        return EXTRA
+
+    def _near(self, name: str) -> str:
+        """The key that a name is nearly, or that other tools call so; "" for any other name."""
+        synonym = SYNONYMS.get(name.lower(), "").removeprefix("parameters.")
+        if synonym in self._free and synonym != "prompt":
+            return synonym
+        close = difflib.get_close_matches(name.lower(), self._free, n=1, cutoff=NEAR)
+        return close[0] if close else ""
+
+    def _hint(self, names: list[str]) -> str:
+        """Which column may be the prompt."""
+        likely = [name for name in names if SYNONYMS.get(name.lower()) == "prompt"]
+        close = [name for name in names if name.lower().rstrip("s") == "prompt"]
+        column = [*close, *likely, *names, "NAME"][0]
+        return f"write columns: {{prompt: {cut(column, 80)}}}"
+
+    def _with_column(self, message: str) -> str:
+        for key, column in self.spec.columns.items():
+            if column not in (None, key) and re.search(rf"\b{re.escape(key)}\b", message):
+                return f"column {column}: {message}"
+        return message
+
+    def _own_value(self, key: str, text: Any) -> Any:
+        if key in JSON_KEYS:
+            try:
+                return json.loads(text)
+            except (ValueError, RecursionError):
+                raise ValueError(f"{key}: {cut(text, 80)}: must be JSON") from None
+        return _number(text) if key not in ("prompt", "id") else text
+
+    def _value(self, name: str, text: str) -> Any:
+        """The value that a text stands for."""
+        return text if is_text(name) else _number(text)
+
+
+def _joined(key: str, values: Mapping[str, Any], more: Fields) -> dict[str, Any]:
+    twice = values.keys() & more.keys()
+    if twice:
+        raise ValueError(f"{min(twice)}: given twice, also in {key}; keep one")
+    return {**values, **more}
+
+
+def _number(text: str) -> Any:
+    """A number, true or false as it is written; any other text stays one."""
+    if NUMBER.fullmatch(text):
+        return json.loads(text)
+    return {"true": True, "false": False}.get(text.lower(), text)

@@ -1,0 +1,63 @@
+"""A file with one JSON list of prompts."""
+
+from __future__ import annotations  # array[int] is no type at run time before 3.12
+
+import bisect
+import codecs
+import re
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from runner.errors import ManifestError, Problem
+from runner.manifest.sources.lines import json_fields
+from runner.manifest.sources.records import Fields, FileRecords
+
+__all__ = ["JsonList"]
+
+BETWEEN = re.compile(rb"[\s,]*")
+
+
+class JsonList(FileRecords):
+    """A record is an element's JSON. Kept in memory: where each begins and how long it is."""
+
+    def __init__(self, path: Path, shown: str) -> None:
+        super().__init__(path, shown)
+        self._starts, self._sizes = array("Q"), array("Q")
+
+    def stream(self) -> Iterator[tuple[int, bytes]]:
+        with self.open() as file:
+            data = file.read()
+        position = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
+        elements = self._elements(memoryview(data)[position:])
+        position = data.index(b"[") + 1 if elements else position
+        for element in elements:
+            found = BETWEEN.match(data, position)
+            position = found.end() if found else position
+            self._starts.append(position)
+            self._sizes.append(len(bytes(element)))
+            yield position, bytes(element)
+            position += self._sizes[-1]
+
+    def _elements(self, data: memoryview) -> list[msgspec.Raw]:
+        try:
+            return msgspec.json.decode(data, type=list[msgspec.Raw])
+        except msgspec.ValidationError:
+            words = 'not a list; write [{"prompt": …}, …], or an object per line in a .jsonl'
+            raise ManifestError([Problem(self.shown, words)]) from None
+        except (ValueError, RecursionError) as error:
+            found = re.search(r"byte (\d+)", str(error))
+            place = self.where(int(found[1])) if found else self.shown
+            words = f"not JSON: {str(error).removeprefix('JSON is malformed: ')}"
+            raise ManifestError([Problem(place, words)]) from None
+
+    def at(self, places: Iterable[int]) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            for place in places:
+                file.seek(place)
+                yield file.read(self._sizes[bisect.bisect_left(self._starts, place)])
+
+    def fields(self, record: bytes) -> Fields | None:
+        return json_fields(record.decode())

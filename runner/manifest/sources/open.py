@@ -1,0 +1,78 @@
+"""The prompts of a manifest, from wherever it has them."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.errors import ManifestError, Problem
+from runner.manifest.prompts import PromptItem
+from runner.manifest.sources.csv_rows import CsvRows
+from runner.manifest.sources.folder import TextFolder
+from runner.manifest.sources.json_list import JsonList
+from runner.manifest.sources.lines import JsonLines, SdScriptsLines, TextLines
+from runner.manifest.sources.prompt_list import FromSource, Inline, Joined, PromptList
+from runner.manifest.sources.records import Records
+from runner.manifest.sources.spec import File
+from runner.manifest.sources.tables import DatasetRows, ParquetRows
+from runner.manifest.yaml_tree import Node
+
+__all__ = ["open_prompts"]
+
+ENDINGS = {
+    ".txt": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+}
+READERS: dict[str, Callable[[Path, str], Records]] = {
+    "text": TextLines,
+    "jsonl": JsonLines,
+    "json": JsonList,
+    "csv": CsvRows,
+    "tsv": lambda path, shown: CsvRows(path, shown, "\t"),
+    "parquet": ParquetRows,
+    "sd-scripts": SdScriptsLines,
+}
+
+
+def open_prompts(prompts: Any, files: Sequence[Path], root: Node) -> PromptList:
+    """`prompts` of a manifest; `files` are those of its sources that have one, in order. Raises
+    ManifestError."""
+    items: Sequence[Any] = prompts if isinstance(prompts, tuple) else (prompts,)
+    paths = iter(files)
+    lists: list[PromptList] = []
+    listed: list[tuple[int, PromptItem]] = []
+    for number, item in enumerate(items):
+        if isinstance(item, PromptItem):
+            listed.append((number, item))
+            continue
+        lists += _inline(listed, root)
+        listed = []
+        records = _file_records(item, next(paths)) if isinstance(item, File) else DatasetRows(item)
+        lists.append(FromSource(records, item))
+    lists += _inline(listed, root)
+    found = lists[0] if len(lists) == 1 else Joined(lists)
+    found.refuse_repeated_ids()
+    return found
+
+
+def _inline(items: Sequence[tuple[int, PromptItem]], root: Node) -> list[PromptList]:
+    if not items:
+        return []
+    return [Inline([item.to_prompt() for _, item in items], root, [place for place, _ in items])]
+
+
+def _file_records(spec: File, path: Path) -> Records:
+    shown = str(path)
+    if path.is_dir():
+        return TextFolder(path, shown)
+    kind = spec.format or ENDINGS.get(path.suffix.lower())
+    if kind is None:
+        words = f"prompt files end in {', '.join(ENDINGS)}; or add format, as in format: csv"
+        raise ManifestError([Problem(shown, words)])
+    if spec.format == "text":
+        return TextLines(path, shown, is_certain=True)
+    return READERS[kind](path, shown)

@@ -1,0 +1,176 @@
+"""Parquet files, and data sets of the hub: rows of a table, read block by block."""
+
+from __future__ import annotations  # pyarrow for types alone
+
+import contextlib
+import math
+import os
+import tempfile
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pydantic_core
+
+from runner.errors import ManifestError, Problem
+from runner.manifest.sources.records import Fields, Records
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from runner.manifest.sources.spec import Dataset
+
+__all__ = ["DatasetRows", "ParquetRows"]
+
+BLOCK = 1024  # rows in memory at a time
+
+
+class TableRows(Records):
+    """A record is a row; a place is its number from 0. Columns of bytes, such as images, are left
+    out."""
+
+    rows = 0
+
+    def __init__(self, shown: str) -> None:
+        super().__init__(shown)
+        self._block: tuple[int, list[Fields]] = (-1, [])
+
+    @abstractmethod
+    def block(self, number: int) -> list[Fields]:
+        """The rows from `number` × BLOCK on."""
+
+    def stream(self) -> Iterator[tuple[int, Fields]]:
+        return zip(range(self.rows), self.at(range(self.rows)), strict=True)
+
+    def at(self, places: Iterable[int]) -> Iterator[Fields]:
+        for place in places:
+            if self._block[0] != place // BLOCK:
+                self._block = place // BLOCK, self.block(place // BLOCK)
+            yield self._block[1][place % BLOCK]
+
+    def fields(self, record: Fields) -> Fields | None:
+        found = {name: value for name, value in record.items() if not _is_empty(value)}
+        for name, value in found.items():
+            if type(value) not in (str, int, float, bool):
+                found[name] = pydantic_core.to_jsonable_python(value, inf_nan_mode="null")
+        return found or None
+
+    def where(self, place: int) -> str:
+        return f"{self.shown}: row {place + 1}"
+
+    def sum(self, record: Fields) -> int:
+        return zlib.crc32(repr(record).encode(errors="surrogatepass"))
+
+
+class ParquetRows(TableRows):
+    """A Parquet file is not made for single rows: it is unpacked once into a temporary file."""
+
+    def __init__(self, path: Path, shown: str) -> None:
+        super().__init__(shown)
+        pa = _pyarrow(shown)
+        try:
+            self._unpack(path)
+        except (pa.ArrowException, ValueError, OSError) as error:
+            words = f"cannot be read as Parquet: {str(error).splitlines()[0]}"
+            raise ManifestError([Problem(shown, words)]) from None
+
+    def _unpack(self, path: Path) -> None:
+        import pyarrow as pa
+
+        descriptor, name = tempfile.mkstemp(suffix=".arrow", prefix="runner-")
+        os.close(descriptor)
+        try:
+            self._copy(path, name)
+            self._reader = pa.ipc.open_file(pa.OSFile(name, "rb"))
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(name)  # the open file stays until this process ends
+
+    def _copy(self, path: Path, name: str) -> None:
+        """The columns that can be written as JSON, in blocks."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            schema = pa.schema([field for field in file.schema_arrow if _is_plain(field.type)])
+            self._names, self.rows = schema.names, file.metadata.num_rows
+            with pa.OSFile(name, "wb") as out, pa.ipc.new_file(out, schema) as writer:
+                for table in _blocks(file, schema):
+                    writer.write_table(table, BLOCK)
+
+    def names(self) -> list[str]:
+        return list(self._names)
+
+    def block(self, number: int) -> list[Fields]:
+        return list(self._reader.get_batch(number).to_pylist())
+
+
+class DatasetRows(TableRows):
+    """A split of a data set. It lies in the cache of `datasets` as a file made for single rows."""
+
+    def __init__(self, spec: Dataset) -> None:
+        super().__init__(spec.dataset)
+        try:
+            import datasets
+        except ImportError:
+            words = "needs the package datasets: pip install 'runner[datasets]'"
+            raise ManifestError([Problem(self.shown, words)]) from None
+        datasets.disable_progress_bars()
+        try:
+            found = datasets.load_dataset(
+                spec.dataset, spec.config, split=spec.split, revision=spec.revision
+            )
+        except Exception as error:  # of the hub, the cache, the data set's files: any
+            reason = [*str(error).strip().splitlines(), type(error).__name__][0]
+            raise ManifestError([Problem(self.shown, f"cannot be loaded: {reason}")]) from None
+        plain = [field.name for field in found.features.arrow_schema if _is_plain(field.type)]
+        self._names, self.rows = plain, len(found)
+        self._data = found.select_columns(plain).with_format("arrow")
+
+    def names(self) -> list[str]:
+        return list(self._names)
+
+    def block(self, number: int) -> list[Fields]:
+        return list(self._data[number * BLOCK : (number + 1) * BLOCK].to_pylist())
+
+
+def _pyarrow(shown: str) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        words = "Parquet needs the package pyarrow: pip install 'runner[parquet]'"
+        raise ManifestError([Problem(shown, words)]) from None
+    return pyarrow
+
+
+def _blocks(file: Any, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The file as tables of BLOCK rows, the last of fewer."""
+    import pyarrow as pa
+
+    rest = schema.empty_table()
+    for batch in file.iter_batches(BLOCK * 16, columns=schema.names, use_threads=False):
+        rest = pa.concat_tables([rest, pa.Table.from_batches([batch], schema=schema)])
+        whole = len(rest) - len(rest) % BLOCK
+        if whole:
+            yield rest.slice(0, whole).combine_chunks()
+            rest = rest.slice(whole).combine_chunks()
+    if len(rest):
+        yield rest.combine_chunks()
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether values of a column can be written as JSON."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return _is_plain(kind.value_type)
+    children = [kind.field(place).type for place in range(kind.num_fields)]
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return not (is_bytes or pa.types.is_fixed_size_binary(kind)) and all(map(_is_plain, children))
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
