@@ -22,6 +22,7 @@ DOCUMENTS = [
 ]
 MANIFESTS = sorted((HOME / "manifests").glob("*.yaml"))
 EXAMPLES = re.compile(r"^```yaml(?: \S+)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILES = re.compile(r"^```\w+ (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 KEYS: dict[str, Any] = runpy.run_path(str(HOME / "docs/keys.py"))
 TOOL: dict[str, Any] = runpy.run_path(str(HOME / "docs/commands.py"))
 
@@ -46,9 +47,12 @@ def test_every_manifest_is_good(path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_examples_are_good(path: Path, tmp_path: Path) -> None:
     """An example is a manifest or some of its keys."""
-    for name in ("prompts.txt", "prompts.jsonl"):
-        (tmp_path / name).write_text('"a cat"\n"a dog"\n', encoding="utf-8")
-    for number, text in enumerate(EXAMPLES.findall(path.read_text(encoding="utf-8"))):
+    words = path.read_text(encoding="utf-8")
+    for name in ("prompts.txt", "prompts.jsonl", "prompts.csv", "more.csv"):
+        (tmp_path / name).write_text('"prompt"\n"a cat"\n"a dog"\n', encoding="utf-8")
+    for name, text in FILES.findall(words):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    for number, text in enumerate(EXAMPLES.findall(words)):
         rest = {"model": "model: demo", "prompts": "prompts: [a cat, a dog]"}
         missing = [line for key, line in rest.items() if key not in yaml.safe_load(text)]
         manifest = tmp_path / f"{number}.yaml"
