@@ -158,6 +158,8 @@ def test_what_is_no_column_is_refused_or_data(tmp_path: Path) -> None:
     other = write(tmp_path / "other.jsonl", '{"prompt": "a", "Prompt": "b"}')
     assert read(other, columns={"prompt": "Prompt"})[0] == Prompt("b", meta={"prompt": "a"})
     assert read(other, columns={"prompt": "prompt"})[0] == Prompt("a", meta={"Prompt": "b"})
+    empty = write(tmp_path / "empty.csv", "prompt,key\na,\n")
+    assert read(empty, columns={"id": "key"})[0] == Prompt("a")
     bad = write(tmp_path / "bad.csv", "caption,s\na,x\n")
     found = refusal(bad, columns={"prompt": "caption", "seed": "s"})
     assert found == "bad.csv:2: column s: seed: 'x': must be a whole number"

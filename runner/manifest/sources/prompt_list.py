@@ -137,7 +137,8 @@ class FromSource(PromptList):
 
     def _read_all(self) -> None:
         names = self._records.names()
-        self._refuse(self._columns.absent(names) if names is not None else ())
+        if names is not None:
+            self._refuse(self._columns.absent(names))
         found = _Faults(self._records)
         for place, record, fields in self._chosen(found):
             try:
@@ -149,7 +150,8 @@ class FromSource(PromptList):
             else:
                 self._add(place, record, prompt)
         found.refuse()
-        self._refuse(self._columns.absent())
+        if names is None:
+            self._refuse(self._columns.absent())
         if not self._places:
             self._refuse(["no prompts in it" if self._spec.select == Select() else "none selected"])
         if self._spec.select.sample is not None:
