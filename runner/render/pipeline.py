@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from runner.errors import GaveUpError
+from runner.launch.device_errors import is_fatal, is_out_of_memory
 from runner.launch.devices import free_memory
 from runner.launch.replica import Replica
 from runner.launch.stop import Stop
@@ -45,6 +46,7 @@ class _Part:
 
     tasks: Sequence[Task]
     degraded: Sequence[str]
+    is_again: bool = False  # as it was, after memory was freed
 
     def halves(self, size: int) -> list["_Part"]:
         """Smaller parts of up to `size` tasks each."""
@@ -82,6 +84,7 @@ class Pipeline:
         self.on_flagged = on_flagged
         self.ladder = Ladder(pipe, device, on_out_of_memory)
         self._without_memory = 0  # images in a row
+        self._helps_to_free = True
         self._is_trial = False
         inner = getattr(pipe, "pipe", pipe)  # diffusers' own, where a strategy made one around it
         self.output_type = output_type_of(inner)
@@ -127,6 +130,7 @@ class Pipeline:
                 if isinstance(made, Failure) and (smaller := self._again(part, made)):
                     parts[:0] = smaller
                     continue
+                self._helps_to_free |= part.is_again and not isinstance(made, Failure)
                 for result in [made] if isinstance(made, Failure) else made:
                     results.append(self._judged(self._with_memory(result, degraded)))
                 self.ladder.end_image()
@@ -139,6 +143,9 @@ class Pipeline:
     def _again(self, part: _Part, failure: Failure) -> list[_Part]:
         """What to make instead of a part that failed; nothing where the failure stands."""
         is_memory = failure.kind == "out-of-memory"
+        if is_memory and self._helps_to_free:
+            self._helps_to_free = False  # until it is seen to
+            return [_Part(part.tasks, part.degraded, is_again=True)]
         if len(part.tasks) == 1:
             return [part] if is_memory and self.ladder.step() else []
         if failure.kind == "shared-noise":
@@ -324,15 +331,10 @@ def _not_finite_is_an_error() -> Iterator[None]:
 
 def kind_of(error: Exception, *, is_compiled: bool) -> str:
     """Of a failure; "compile" and "shared-noise" are for the pipeline alone, which tries again."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    if is_out_of_memory(error):
         return "out-of-memory"
     if isinstance(error, RuntimeWarning) and INVALID_BYTE in str(error):
         return "non-finite"
     if isinstance(error, SharedNoiseError):
         return "shared-noise"
     return "compile" if is_compiled and is_compile_error(error) else "error"
-
-
-def is_fatal(error: Exception) -> bool:
-    """Whether the process can make no more images: a device error poisons every later call."""
-    return isinstance(error, torch.AcceleratorError)

@@ -12,6 +12,7 @@ import torch
 from support.jobs import Job
 
 from runner.errors import GaveUpError
+from runner.launch.device_errors import is_fatal, is_out_of_memory
 from runner.launch.stop import Stop
 from runner.plan import Task
 from runner.render.pipeline import Pipeline
@@ -58,7 +59,7 @@ def short_of_memory(pipe: Any, most: int, never: str = "-") -> list[int]:
 def test_a_batch_without_memory_is_halved_until_it_fits(pipe: Any) -> None:
     sizes = short_of_memory(pipe, most=2, never="on on")
     results = pipeline(pipe).render(tasks(8)).results
-    assert sizes[:4] == [8, 4, 2, 2]
+    assert sizes[:5] == [8, 8, 4, 2, 2]  # the first once more, after memory was freed
     assert [result.task.index for result in results] == list(range(8))
     failed = [result.task.index for result in results if isinstance(result, Failure)]
     assert failed == [2, 5]
@@ -67,6 +68,50 @@ def test_a_batch_without_memory_is_halved_until_it_fits(pipe: Any) -> None:
             assert result.made["degraded"] == ["batch split"]
         else:
             assert result.kind == "out-of-memory"
+
+
+NO_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+    torch.AcceleratorError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`"),
+    torch.AcceleratorError("HIP error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 3.82 GiB, max allowed: 41.47 GiB)."),
+    RuntimeError("Invalid buffer size: 24.00 GiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: str(error)[:30])
+def test_every_way_to_say_that_memory_is_missing(error: Exception) -> None:
+    assert is_out_of_memory(error)
+    assert not is_fatal(error)
+
+
+def test_what_says_something_else() -> None:
+    broken = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    assert is_fatal(broken)
+    assert not is_out_of_memory(broken)
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_out_of_memory(ValueError("CUDA out of memory"))
+
+
+def test_an_error_outside_the_allocator_does_not_end_the_rank(pipe: Any) -> None:
+    """And the batch is made as it was planned where it fits once memory is freed."""
+    encode, calls = pipe.encode_prompt, []
+
+    def encoding(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 1:
+            raise torch.AcceleratorError("CUDA error: out of memory")
+        return encode(*args, **kwargs)
+
+    pipe.encode_prompt = encoding
+    results = pipeline(pipe).render(tasks(3)).results
+    assert [type(result) for result in results] == [Image] * 3
+    assert all(isinstance(one, Image) and one.made["degraded"] == [] for one in results)
+    assert len(calls) == 2
 
 
 def test_a_rank_gives_up_after_several_images_without_memory(pipe: Any) -> None:
@@ -82,12 +127,12 @@ def test_what_a_batch_finished_before_it_was_given_up_is_kept(pipe: Any) -> None
     renderer = pipeline(pipe)
     images, calls = renderer.images, iter(range(8))
 
-    def dropped_at_the_fourth_call(tasks: Any) -> Any:
-        if next(calls) == 3:
+    def dropped_at_the_fifth_call(tasks: Any) -> Any:
+        if next(calls) == 4:
             raise DroppedError
         return images(tasks)
 
-    renderer.images = dropped_at_the_fourth_call  # type: ignore[method-assign]
+    renderer.images = dropped_at_the_fifth_call  # type: ignore[method-assign]
     rendered = renderer.render(tasks(2) + tasks(4)[2:])
     assert isinstance(rendered.error, DroppedError)
     assert [type(result) for result in rendered.results] == [Image]
@@ -108,7 +153,7 @@ def test_the_manifest_may_allow_tiling(pipe: Any) -> None:
     (made,) = pipeline(pipe, on_out_of_memory="tile").render(tasks(1)).results
     assert isinstance(made, Image)
     assert made.made["degraded"] == ["vae tiling"]
-    assert tried == [False, False, True]
+    assert tried == [False] * 4 + [True]  # twice each without tiling
 
 
 # Case 9.

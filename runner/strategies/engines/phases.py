@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from runner.launch.device_errors import is_out_of_memory
 from runner.launch.devices import free_memory
 from runner.model.configs import ModelConfigs
 from runner.model.replaced import replaced
@@ -130,7 +131,7 @@ class PhasedPipeline:
             ready = {key: call for key, call in distinct.items() if key in self._denoised}
             images = self._phase(["vae"], self.checkers, ready, self._decode, failed)
         for key in distinct:
-            if key in ready and _is_memory_error(failed.get(key)):
+            if key in ready and is_out_of_memory(failed.get(key)):
                 if not is_last_try:
                     continue
             else:
@@ -283,10 +284,6 @@ class PhasedPipeline:
 
 def _leave(value: Any = None, *_: Any, **__: Any) -> Any:
     raise _Left(value)
-
-
-def _is_memory_error(error: Exception | None) -> bool:
-    return isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 def _stand_in(model: Any, dtype: torch.dtype, device: torch.device) -> Any:
