@@ -103,6 +103,11 @@ def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> ExitCode
         from runner.prepare.rank import Job
         from runner.run import run
 
+    if options.command == "remake":
+        from runner.commands.remake import threads_of
+        from runner.launch.devices import use_threads
+
+        use_threads(threads_of(options.manifest))
     job = Job(
         loaded,
         output,
@@ -112,6 +117,22 @@ def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> ExitCode
         part=options.part,
     )
     return run(job, world, stop)
+
+
+def _remake(options: argparse.Namespace) -> int:
+    from runner.commands.remake import compared, manifest_text
+
+    image: Path = options.manifest
+    loaded, output = _manifest_and_output(options)
+    if options.show:
+        answer(manifest_text(loaded, image))
+        return ExitCode.COMPLETE
+    code = _run(options)
+    if code == ExitCode.COMPLETE and world_from().rank == 0:
+        is_same, words = compared(image, output, loaded)
+        answer(words)
+        return ExitCode.COMPLETE if is_same else ExitCode.FAILED
+    return code
 
 
 def _validate(options: argparse.Namespace) -> int:
@@ -191,6 +212,7 @@ def _slurm(options: argparse.Namespace) -> int:
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
+    "remake": _remake,
     "validate": _validate,
     "plan": _plan,
     "schema": _schema,
@@ -204,6 +226,10 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
 
 def _manifest_and_output(options: argparse.Namespace) -> "tuple[Loaded, Path]":
     """The manifest, and the output folder: --output, else the manifest's, else by its name."""
+    if options.command == "remake":
+        from runner.commands.remake import remake
+
+        return remake(options.manifest, options.set, options.output)
     from runner.manifest.load import load
 
     loaded = load(options.manifest, options.set)

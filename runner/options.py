@@ -76,6 +76,13 @@ def _run(parser: Parser) -> None:
     _add_limit_and_shard(parser)
 
 
+def _remake(parser: Parser) -> None:
+    parser.add_argument(
+        "--show", action="store_true", help="print the manifest that makes it; make nothing"
+    )
+    parser.set_defaults(limit=None, regenerate=False, self_check=False, part=None)
+
+
 def _plan(parser: Parser) -> None:
     parser.add_argument(
         "--world-size",
@@ -179,6 +186,19 @@ COMMANDS = {
         ),
         RUN_CODES,
         _run,
+    ),
+    "remake": Command(
+        "make images",
+        "make an image again, from what the image itself says",
+        (
+            "runner remake outputs/job/000003.png",
+            "runner remake 000003.png --set parameters.num_inference_steps=50",
+            "runner remake 000003.png --set model=my-model --show > again.yaml",
+        ),
+        "0 made, the same or close; 2 refused before work began; 3 it failed or is different; "
+        "75 not complete, run again; 1 unexpected error",
+        _remake,
+        reads="IMAGE",
     ),
     "validate": Command(
         "before a run",
@@ -304,15 +324,16 @@ def _wrapped(title: str, codes: str) -> list[str]:
 
 
 def _add(parser: Parser, command: Command) -> None:
-    if command.reads == "MANIFEST":
-        _add_manifest(parser)
+    if command.reads is not None:
+        _add_file(parser, command.reads)
     command.add_options(parser)
 
 
-def _add_manifest(parser: Parser) -> None:
-    """The manifest, and the options of all commands that read one."""
-    manifest = parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="a YAML file")
-    _complete_with(manifest, "file")
+def _add_file(parser: Parser, name: str) -> None:
+    """The manifest or image, and the options of all commands that read one."""
+    words = {"MANIFEST": "a YAML file", "IMAGE": "a PNG that the runner wrote"}[name]
+    file = parser.add_argument("manifest", type=Path, metavar=name, help=words)
+    _complete_with(file, "file")
     output = parser.add_argument(
         "--output",
         type=_folder,

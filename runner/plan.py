@@ -416,7 +416,8 @@ class Fingerprints:
     """
 
     def __init__(self, manifest: Manifest, model: Mapping[str, Any]) -> None:
-        common = canonical({"model": dict(model), "dtype": manifest.dtype})
+        self.model: dict[str, Any] = dict(model)
+        common = canonical({"model": self.model, "dtype": manifest.dtype})
         self._common = hashlib.sha256(common.encode())
         self._parameters: tuple[Mapping[str, Any], str] = ({}, "{}")
 

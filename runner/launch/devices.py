@@ -24,6 +24,7 @@ __all__ = [
     "own_devices",
     "set_device",
     "this_machine",
+    "use_threads",
 ]
 
 
@@ -80,6 +81,14 @@ def _interconnect() -> Literal["nvlink", "pcie"]:
     except (OSError, subprocess.TimeoutExpired):
         return "pcie"
     return "nvlink" if re.search(r"\bNV\d+\b", found.stdout) else "pcie"
+
+
+def use_threads(count: int | None) -> None:
+    """Compute with so many threads on the CPU, as an earlier process did: low bits depend on it."""
+    import torch
+
+    if count is not None:
+        torch.set_num_threads(count)
 
 
 def own_devices(world: World, processes: int = 1) -> range:

@@ -1,5 +1,6 @@
 """A manifest file and its prompt file → a frozen manifest with its prompts."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from runner.say import cut
 __all__ = ["Loaded", "Parsed", "load", "parse"]
 
 MAX_BYTES = 256 << 20  # of a manifest
+PNG_START = b"\x89PNG\r\n"
 ONE_FILE = (".safetensors", ".gguf", ".ckpt")  # no hub ID ends like these
 
 
@@ -42,12 +44,13 @@ class Parsed(NamedTuple):
     remarks: tuple[Problem, ...]
 
 
-def load(path: Path, sets: Sequence[str] = ()) -> Loaded:
-    """Read a manifest and its prompt file. `sets` are --set arguments, which override it.
+def load(path: Path, sets: Sequence[str] = (), text: str | None = None) -> Loaded:
+    """Read a manifest and its prompt file. `sets` are --set arguments, which override it; `text` is
+    the manifest where it does not stand in a file of its own, but comes from `path`.
 
     Raises ManifestError with every problem of the manifest, then of the prompt files.
     """
-    manifest, root, remarks = parse(path, sets)
+    manifest, root, remarks = parse(path, sets, text)
     manifest = _with_model_path(manifest, root, path.parent)
     files = _prompt_files(manifest.prompts, root, path.parent)
     prompts = open_prompts(manifest.prompts, files, root)
@@ -130,12 +133,12 @@ def _is_path(model_id: str) -> bool:
     return model_id.startswith(("/", "./", "../", "~")) or model_id in (".", "..")
 
 
-def parse(path: Path, sets: Sequence[str] = ()) -> Parsed:
+def parse(path: Path, sets: Sequence[str] = (), text: str | None = None) -> Parsed:
     """The manifest without its prompt file, and its tree, for the lines in later messages.
 
     Raises ManifestError with every problem.
     """
-    root, problems, remarks = document(_read(path), str(path))
+    root, problems, remarks = document(_read(path) if text is None else text, str(path))
     for assignment in sets:
         set_value(root, assignment)
     if not isinstance(root.value, dict):
@@ -186,6 +189,9 @@ def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
+        if data.startswith(PNG_START):
+            message = f"is an image; make it again: runner remake {shlex.quote(str(path))}"
+            raise ManifestError([Problem(str(path), message)])
         if len(data) > MAX_BYTES:
             message = f"more than {MAX_BYTES >> 20} MiB; put the prompts into a file of their own"
             raise ManifestError([Problem(str(path), message)])

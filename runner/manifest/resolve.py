@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import secrets
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field
@@ -14,7 +14,7 @@ from runner.manifest.yaml_tree import EXPONENT
 from runner.settings import Settings, ShortForm, Text
 from runner.strategies import Strategy
 
-__all__ = ["Resolved", "decide", "dump", "fill", "versions"]
+__all__ = ["Resolved", "decide", "dump", "fill", "to_yaml", "versions"]
 
 
 FIRST_SEEDS = 2**32  # a seed is drawn below this, so that it is short enough to type
@@ -89,10 +89,9 @@ def dump(manifest: Manifest) -> str:
     prompts = values.pop("prompts")
     if not isinstance(prompts, dict):
         prompts = [item["prompt"] if len(item) == 1 else item for item in prompts]
-    return yaml.dump(
-        {**values, "prompts": prompts},
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        width=10_000,
-    )
+    return to_yaml({**values, "prompts": prompts})
+
+
+def to_yaml(values: dict[str, Any]) -> str:
+    """Values as YAML, from which the runner's reader reads equal ones."""
+    return str(yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000))

@@ -117,7 +117,7 @@ def load(
         pipe,
         device=device,
         dtype=manifest.dtype,
-        strategy=manifest.strategy.kind,
+        strategy=manifest.strategy,
         stop=stop,
         on_out_of_memory=manifest.on_out_of_memory,
         on_flagged=manifest.on_flagged,

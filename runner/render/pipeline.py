@@ -26,15 +26,18 @@ from runner.model.text_memory import text_memory
 from runner.model.truncation import truncation_of
 from runner.plan import Task, is_text
 from runner.render.compiled import is_compile_error, uncompile_blocks
+from runner.render.exactness import device_facts, exactness_of, limits_of
 from runner.render.memory import Ladder, is_known_to_overflow, vae_in_float32
 from runner.render.noise import Noise, SharedNoiseError
 from runner.render.picture import as_tensor, flags_of, output_type_of, to_pixels, wrong_size
 from runner.render.results import DroppedError, Failure, Image, Rendered, Result
+from runner.strategies import StrategyBase
 
 __all__ = ["Pipeline"]
 
 log = logging.getLogger(__name__)
 
+STEPS = "num_inference_steps"
 WITHOUT_MEMORY_IN_A_ROW = 3
 NOT_FINITE = "the image has values that are not finite"
 INVALID_BYTE = "invalid value encountered in cast"  # NumPy's words for a byte of what is no number
@@ -68,7 +71,7 @@ class Pipeline:
         *,
         device: torch.device,
         dtype: str,
-        strategy: str,
+        strategy: StrategyBase,
         stop: Stop,
         on_out_of_memory: str = "fail",
         on_flagged: str = "keep",
@@ -96,10 +99,17 @@ class Pipeline:
         self._is_one_at_a_time = bool(one_at_a_time(type(inner).__name__, scheduler))
         self._unsafe: list[bool] = []  # which images of the last call a safety checker found
         self.has_images = replica is None or replica.layout.is_leader
-        self.about: dict[str, Any] = {"strategy": strategy, "device": device.type, "dtype": dtype}
+        self.about: dict[str, Any] = {
+            "strategy": strategy.kind,
+            **device_facts(device),
+            "dtype": dtype,
+            "scheduler": scheduler,
+        }
         if is_compiled:
             self.about["compiled"] = True
+        self.limits = limits_of(inner, strategy)
         accepted = inspect.signature(pipe.__call__).parameters
+        self._usual_steps = getattr(accepted.get(STEPS), "default", None)
         self.texts = text_memory(pipe)
         self.comes_again = comes_again
         self.truncation = truncation_of(pipe)
@@ -244,7 +254,13 @@ class Pipeline:
         if wrong := wrong_size(task, pixels):
             return Failure(task, "wrong-size", wrong)
         height, width = pixels.shape[:2]
-        made = {"width": width, "height": height, **self.about, **how}
+        made = {"width": width, "height": height, **self.about}
+        if steps := task.parameters.get(STEPS) or self._usual_steps:
+            made["steps"] = steps
+        made |= exactness_of(
+            self.limits, how["batch_size"], how["degraded"], is_compiled="compiled" in self.about
+        )
+        made |= how  # the seconds come last: see folder/done_images.py
         if self._unsafe[row] or not pixels[..., :3].any():
             made["flagged"] = "safety checker" if self._unsafe[row] else "black"
         if truncated := self.truncation.of(row):

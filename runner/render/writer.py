@@ -5,9 +5,8 @@ import stat
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from runner.errors import RunnerError
 from runner.folder import png
@@ -15,8 +14,9 @@ from runner.folder.journal import Journal
 from runner.folder.paths import OutputFolder
 from runner.launch.tally import Tally
 from runner.manifest.schema import Manifest
-from runner.plan import Fingerprints, Task, own
+from runner.plan import Fingerprints, Task
 from runner.render.results import Failure, Image
+from runner.render.texts import texts
 
 __all__ = ["Writer"]
 
@@ -104,7 +104,7 @@ class Writer:
                 words = f"{path.name} is there, not as the runner wrote it; move it away"
                 self._fail(Failure(task, "taken", words))
                 return
-            data = data or self._encode(image, fingerprint)
+            data = data or self._encode(image)
             commit = png.commit if held is None else png.overwrite
             committed = commit(path, data, self.launch, self.check_owned)
             if committed is not None:
@@ -139,26 +139,9 @@ class Writer:
         else:
             self.tally.failure()
 
-    def _encode(self, image: Image, fingerprint: str) -> bytes:
-        text = self._text(image, fingerprint)
+    def _encode(self, image: Image) -> bytes:
+        text = texts(image, self.manifest, self.fingerprints)
         return png.encode(image.pixels, text, self.manifest.output.png_level)
-
-    def _text(self, image: Image, fingerprint: str) -> Mapping[str, Any]:
-        """All that is needed to make the image again."""
-        model = self.manifest.model
-        return {
-            "Software": f"runner {self.manifest.versions.get('runner', '')}",
-            "prompt": image.task.prompt,
-            "seed": str(image.task.seed),
-            "parameters": dict(image.task.parameters),
-            "model": {"id": model.id, "revision": model.revision, "variant": model.variant},
-            "dtype": self.manifest.dtype,
-            "index": str(image.task.index),
-            **own(image.task),
-            "fingerprint": fingerprint,
-            "versions": self.manifest.versions,
-            "made": image.made,
-        }
 
 
 def _is_edited(path: Path) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -22,11 +22,13 @@ __all__ = [
     "RING",
     "ULYSSES",
     "Degree",
+    "Exactness",
     "Resolution",
     "Row",
     "SequenceParallel",
     "Source",
     "StrategyBase",
+    "Tier",
     "kind_field",
 ]
 
@@ -47,6 +49,17 @@ ONE_WAY = (
     "diffusers cannot put tensor and context parallel on one model; use degree alone (weights do "
     "not fit) or ulysses_degree alone (activations do not fit)"
 )
+
+
+Tier = Literal["exact", "batch-sensitive", "close", "lossy"]
+
+
+class Exactness(NamedTuple):
+    """How exactly an image can be made again: `exact`, the same pixels on this kind of device;
+    `batch-sensitive` and `close`, but for low bits; `lossy`, with an approximation."""
+
+    tier: Tier
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +135,11 @@ class StrategyBase(Settings):
     def tries_batches(self) -> bool:
         """Whether one rank alone can find the fastest batch size for all."""
         return False
+
+    @property
+    def exactness(self) -> Exactness:
+        """Of images that are made alone, without trouble."""
+        return Exactness("close", f"{self.kind}: low bits depend on how the work is shared")
 
     @property
     def not_compiled(self) -> str:

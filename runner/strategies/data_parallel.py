@@ -6,7 +6,7 @@ from runner.launch.devices import Machine
 from runner.launch.layout import Layout
 from runner.launch.world import World
 from runner.model.configs import ModelConfigs
-from runner.strategies.base import Row, Source, StrategyBase, kind_field
+from runner.strategies.base import Exactness, Row, Source, StrategyBase, kind_field
 from runner.strategies.estimate.fit import JobSize, whole
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ class DataParallel(StrategyBase):
     kind: Literal["data_parallel"] = kind_field(
         "data_parallel", "every process makes images of its own"
     )
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness("exact")
 
     @property
     def tries_batches(self) -> bool:

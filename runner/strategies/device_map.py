@@ -11,7 +11,15 @@ from runner.errors import StrategyError
 from runner.launch.devices import Machine, own_devices
 from runner.launch.layout import Layout, grouped
 from runner.launch.world import World
-from runner.strategies.base import Degree, Resolution, Row, Source, StrategyBase, kind_field
+from runner.strategies.base import (
+    Degree,
+    Exactness,
+    Resolution,
+    Row,
+    Source,
+    StrategyBase,
+    kind_field,
+)
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.checks.phases import fault_of_phases, phases_of
 from runner.strategies.engines.placement import Budget, alone_on, load_placed, splitting
@@ -85,6 +93,10 @@ class DeviceMap(StrategyBase):
         description="the first of so many processes drives the GPUs of all of them",
         examples=[2],
     )
+
+    @property
+    def exactness(self) -> Exactness:
+        return Exactness("exact") if self.phases else super().exactness
 
     @property
     def tries_batches(self) -> bool:

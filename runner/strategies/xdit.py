@@ -24,6 +24,7 @@ from runner.strategies.base import (
     RING,
     ULYSSES,
     Degree,
+    Exactness,
     Resolution,
     Source,
     StrategyBase,
@@ -111,6 +112,12 @@ class XDit(StrategyBase):
         if self.attention_backend and self.ranks == 1:
             raise ValueError("attention_backend goes with a degree over 1; leave it out")
         return self
+
+    @property
+    def exactness(self) -> Exactness:
+        if self.pipefusion_degree > 1:
+            return Exactness("lossy", "PipeFusion computes with values of the step before")
+        return super().exactness
 
     @property
     def not_compiled(self) -> str:

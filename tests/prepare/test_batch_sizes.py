@@ -172,7 +172,7 @@ def test_a_trial_ends_at_the_next_step_after_a_stop(flux: Path, plan: Make) -> N
     pipe.set_progress_bar_config(disable=True)
     stop, real, steps = Stop(600.0), pipe.transformer.forward, list[int]()
     renderer = pipeline.Pipeline(
-        pipe, device=torch.device("cpu"), dtype="float32", strategy="data_parallel", stop=stop
+        pipe, device=torch.device("cpu"), dtype="float32", strategy=DataParallel(), stop=stop
     )
 
     def stopped(hidden_states: torch.Tensor, **values: Any) -> Any:
@@ -199,7 +199,7 @@ def test_the_real_pipeline_tells_whether_a_batch_can_be_made(flux: Path, plan: M
     pipe = FluxPipeline.from_pretrained(flux, dtype=torch.float32)
     pipe.set_progress_bar_config(disable=True)
     renderer = pipeline.Pipeline(
-        pipe, device=torch.device("cpu"), dtype="float32", strategy="data_parallel", stop=Stop(20.0)
+        pipe, device=torch.device("cpu"), dtype="float32", strategy=DataParallel(), stop=Stop(20.0)
     )
     tasks = [*plan(model=str(flux), parameters=FAST, prompts=["a cat"] * 4).tasks()]
     assert renderer.tries(tasks)

@@ -17,6 +17,7 @@ from runner.launch.stop import Stop
 from runner.plan import Task
 from runner.render.pipeline import Pipeline
 from runner.render.results import DroppedError, Failure, Image
+from runner.strategies import DataParallel
 
 PARAMETERS = {"height": 32, "width": 32, "num_inference_steps": 2, "max_sequence_length": 16}
 
@@ -35,7 +36,7 @@ def pipe(flux: Path) -> Iterator[Any]:
 def pipeline(pipe: Any, **rescue: str) -> Pipeline:
     cpu = torch.device("cpu")
     return Pipeline(
-        pipe, device=cpu, dtype="float32", strategy="data_parallel", stop=Stop(20), **rescue
+        pipe, device=cpu, dtype="float32", strategy=DataParallel(), stop=Stop(20), **rescue
     )
 
 

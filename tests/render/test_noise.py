@@ -27,6 +27,7 @@ from runner.plan import Task
 from runner.render.noise import Noise
 from runner.render.pipeline import Pipeline
 from runner.render.results import Image
+from runner.strategies import DataParallel
 
 PROMPTS = ("a cat", "a red fox", "the moon", "a dog")
 TASKS = [Task(i, i, prompt, 40 + i, FAST) for i, prompt in enumerate(PROMPTS)]
@@ -50,7 +51,9 @@ def loaded(folder: Path, scheduler: Any = None) -> Any:
 
 
 def renderer(pipe: Any) -> Pipeline:
-    return Pipeline(pipe, device=torch.device("cpu"), dtype="float32", strategy="-", stop=Stop(20))
+    return Pipeline(
+        pipe, device=torch.device("cpu"), dtype="float32", strategy=DataParallel(), stop=Stop(20)
+    )
 
 
 def images(rendering: Pipeline, *tasks: Task) -> np.ndarray:

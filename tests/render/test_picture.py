@@ -15,6 +15,7 @@ from runner.plan import Task
 from runner.render.picture import as_tensor, output_type_of, to_pixels
 from runner.render.pipeline import Pipeline
 from runner.render.results import Failure, Image, Result
+from runner.strategies import DataParallel
 
 SMALL = {"height": 64, "width": 64, "num_inference_steps": 2}
 PROMPTS = ("a cat", "a red fox in the snow", "the moon")
@@ -25,7 +26,7 @@ def rendered(pipe: Any, count: int = 3, **options: Any) -> list[Result]:
         pipe,
         device=torch.device("cpu"),
         dtype="float32",
-        strategy="data_parallel",
+        strategy=DataParallel(),
         stop=Stop(20),
         **{name: options.pop(name) for name in ("on_flagged",) if name in options},
     )
@@ -108,7 +109,7 @@ def test_another_size_than_asked_is_a_failure(flux: Path, asked: Any, words: str
     parameters = {**SMALL, "max_sequence_length": 16, **asked}
     given = {name: value for name, value in parameters.items() if value is not None}
     renderer = Pipeline(
-        pipe, device=torch.device("cpu"), dtype="float32", strategy="-", stop=Stop(20)
+        pipe, device=torch.device("cpu"), dtype="float32", strategy=DataParallel(), stop=Stop(20)
     )
     (result,) = renderer.render([Task(0, 0, "a cat", 0, given)]).results
     assert isinstance(result, Failure)

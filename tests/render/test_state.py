@@ -21,6 +21,7 @@ from runner.plan import Task
 from runner.render.memory import vae_in_float32
 from runner.render.pipeline import Pipeline
 from runner.render.results import Image, Result
+from runner.strategies import DataParallel
 
 SMALL = {"height": 32, "width": 32, "num_inference_steps": 2}
 OF_SANA = {**SMALL, "use_resolution_binning": False, "max_sequence_length": 16}
@@ -30,7 +31,12 @@ PROMPTS = ("a cat", "a red fox in the snow", "the moon on the hill")
 
 def renderer(pipe: Any, **options: Any) -> Pipeline:
     return Pipeline(
-        pipe, device=torch.device("cpu"), dtype="float32", strategy="-", stop=Stop(20), **options
+        pipe,
+        device=torch.device("cpu"),
+        dtype="float32",
+        strategy=DataParallel(),
+        stop=Stop(20),
+        **options,
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from PIL import Image
 from support.bench import PROMPTS, Bench
 from support.launch import lines, pixels, plan_of, summary
 from support.launches import Launcher
@@ -53,29 +52,6 @@ def test_a_run_makes_a_dataset_and_says_so(bench: Bench) -> None:
     folder = datasets.load_dataset("imagefolder", data_dir=str(bench.output), split="train")
     assert folder["prompt"] == [line["prompt"] for line in made]
     assert folder[2]["image"].size == (32, 48)
-
-
-# Case 3, and "enough to make it again".
-def test_an_image_alone_makes_itself_again(bench: Bench) -> None:
-
-    bench.values["prompts"] = [{"prompt": "a cat", "parameters": {"num_images_per_prompt": 4}}]
-    bench.run()
-    seeds = [line["seed"] for line in lines(bench.output / "metadata.jsonl")]
-    assert len(set(seeds)) == 4
-    with Image.open(bench.output / "000002.png") as image:
-        text = dict(image.info)
-    again = Bench(bench.write, Path(json.loads(text["model"])["id"]), bench.output.parent)
-    again.output = bench.output.parent / "again"
-    again.values["prompts"] = [
-        {
-            "prompt": text["prompt"],
-            "seed": int(text["seed"]),
-            "parameters": json.loads(text["parameters"]),
-        }
-    ]
-    again.values["parameters"] = {}
-    again.run()
-    assert pixels(again.output)["000000.png"] == pixels(bench.output)["000002.png"]
 
 
 # Case 24.

@@ -1,0 +1,154 @@
+"""The `remake` command: an image → a manifest of that one image → the image again.
+
+What an image says is data: it goes through the checks of every manifest. Permissions to run code,
+and the place of a model on this machine, come from the command line alone.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.errors import LaunchError, ModelError
+from runner.folder.names import image_name
+from runner.folder.png import read_text
+from runner.manifest.load import Loaded, load
+from runner.manifest.resolve import dump, to_yaml
+from runner.model import files as model
+from runner.say import cut
+
+__all__ = ["compared", "manifest_text", "remake", "threads_of"]
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+MODEL_SET = re.compile(r"model(\.id)?=(?P<name>[^{].*)")
+MOST_THREADS = 1024
+
+
+def remake(image: Path, sets: Sequence[str], output: Path | None) -> tuple[Loaded, Path]:
+    """The manifest that makes one image again, and its output folder. Raises RefusedError."""
+    text = _texts(image)
+    sets = [_with_full_path(assignment) for assignment in sets]
+    values = _values(image, text)
+    is_named = any(MODEL_SET.fullmatch(assignment) for assignment in sets)
+    if "id" not in values["model"] and not is_named:
+        name = cut(str(_object(image, text, "model").get("id")), 80)
+        raise LaunchError(
+            f"{image}: was made with a model in a local folder, {Path(name).name}; name that "
+            f"folder: --set model=DIR"
+        )
+    loaded = load(image, sets, to_yaml(values))
+    _check_model(image, _object(image, text, "model"), loaded)
+    name = hashlib.sha256("\n".join([to_yaml(values), *sets]).encode()).hexdigest()[:8]
+    return loaded, output or Path("outputs") / "remade" / f"{image.stem}-{name}"
+
+
+def manifest_text(loaded: Loaded, image: Path) -> str:
+    """The manifest as a file, from which `runner run` makes the same."""
+    return f"# Remade from {image.name}\n{dump(loaded.manifest)}".rstrip("\n")
+
+
+def threads_of(image: Path) -> int | None:
+    """With how many threads the image was made on a CPU: low bits depend on it."""
+    threads = _object(image, _texts(image), "made").get("threads")
+    return threads if type(threads) is int and 0 < threads <= MOST_THREADS else None
+
+
+def compared(image: Path, output: Path, loaded: Loaded) -> tuple[bool, str]:
+    """Whether the new image is the old one, as far as both were made from the same; and in
+    words."""
+    from runner.render.comparison import compare_files
+
+    new = output / image_name(0, loaded.manifest.output.images_per_folder)
+    before, now = _texts(image), _texts(new)
+    if before["fingerprint"] != now["fingerprint"]:
+        return True, f"{new}: made with other settings than {image}, so it is another image"
+    found = compare_files(image, new, loaded.manifest.dtype)
+    other = _differences(_object(image, before, "made"), _object(new, now, "made"))
+    other += _differences(_object(image, before, "versions"), _object(new, now, "versions"))
+    why = f" ({'; '.join(other)})" if other and found.verdict != "exact" else ""
+    return found.verdict != "different", f"{new}: {found}{why}, beside {image}"
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What was otherwise when the first image was made, as far as it may matter."""
+    names = sorted(before.keys() & now.keys() - {"seconds", "reproducibility_reason"})
+    return [
+        f"{name} {cut(str(before[name]), 40)}, now {now[name]}"
+        for name in names
+        if before[name] != now[name]
+    ]
+
+
+def _texts(image: Path) -> dict[str, str]:
+    try:
+        text = read_text(image) if image.is_file() else None
+    except OSError as error:
+        raise LaunchError(f"{image}: {error.strerror}") from None
+    if text is None:
+        missing = "no such file" if not image.exists() else "is not a PNG that can be read"
+        raise LaunchError(f"{image}: {missing}")
+    if not {"prompt", "seed", "model", "dtype", "fingerprint"} <= text.keys():
+        raise LaunchError(
+            f"{image}: does not say how it was made; only images that the runner wrote do, as long "
+            f"as no other program saved them anew"
+        )
+    return text
+
+
+def _object(image: Path, text: Mapping[str, str], key: str) -> dict[str, Any]:
+    """A text that is a JSON object. Raises LaunchError for any other."""
+    try:
+        value = json.loads(text.get(key, "{}"))
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise LaunchError(f"{image}: its text {key} is damaged, so it cannot be made again")
+    return value
+
+
+def _values(image: Path, text: Mapping[str, str]) -> dict[str, Any]:
+    """The manifest of one image. The first version had the parameters of the call under
+    `parameters`, where other programs look for a text."""
+    spec, made = _object(image, text, "model"), _object(image, text, "made")
+    call = _object(image, text, "call" if "call" in text else "parameters")
+    own = {"meta": _object(image, text, "meta"), "id": text.get("id")}
+    prompt = {"prompt": text["prompt"], **{key: value for key, value in own.items() if value}}
+    is_known = spec.get("id") == "demo" or HUB_ID.fullmatch(str(spec.get("id")))
+    is_named = is_known and "contents" not in spec
+    names = ("id", "revision", "variant") if is_named else ("variant",)
+    return {
+        "model": {name: spec[name] for name in names if spec.get(name) is not None},
+        "dtype": text["dtype"],
+        **({"compile": True} if made.get("compiled") is True else {}),
+        "seed": int(text["seed"]) if text["seed"].isdecimal() else text["seed"],
+        "parameters": call,
+        "prompts": [prompt],
+    }
+
+
+def _with_full_path(assignment: str) -> str:
+    """`model=DIR` with a path relative to where the user stands; the rest of the model's keys stay
+    as the image has them."""
+    found = MODEL_SET.fullmatch(assignment)
+    if found is None:
+        return assignment
+    name = found["name"]
+    folder = Path(name).expanduser()
+    return f"model.id={json.dumps(os.path.abspath(folder) if folder.is_dir() else name)}"
+
+
+def _check_model(image: Path, recorded: Mapping[str, Any], loaded: Loaded) -> None:
+    """Raises ModelError for a folder that holds another model than the image's."""
+    spec = loaded.manifest.model
+    if spec.folder is None or "files" not in recorded:
+        return
+    now = model.identity(spec)
+    for name, what in {"files": "configs or shapes of weights", "contents": "weights"}.items():
+        if recorded.get(name) != now.get(name):
+            raise ModelError(
+                f"{spec.id}: is not the model that made {image}: other {what}; name the folder of "
+                f"that one: --set model=DIR"
+            )

@@ -1,0 +1,58 @@
+"""The texts in a PNG: all that is needed to make the image again, and the same for other programs.
+
+Equal for equal images, whichever rank made them and how long it took. Nothing tells where on the
+machine a model lies.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.manifest.schema import Manifest
+from runner.plan import Fingerprints, own
+from runner.render.results import Image
+
+__all__ = ["texts"]
+
+# Parameters of diffusers → names in the text that other programs read.
+NAMES = {
+    "num_inference_steps": "Steps",
+    "guidance_scale": "CFG scale",
+    "true_cfg_scale": "CFG scale",
+}
+
+
+def texts(image: Image, manifest: Manifest, fingerprints: Fingerprints) -> Mapping[str, Any]:
+    task, spec = image.task, manifest.model
+    name = Path(spec.id).name if spec.folder else spec.id
+    return {
+        "Software": f"runner {manifest.versions.get('runner', '')}",
+        "parameters": _for_other_programs(image, name),
+        "prompt": task.prompt,
+        "seed": str(task.seed),
+        "call": dict(task.parameters),
+        "model": {"id": name, **fingerprints.model},
+        "dtype": manifest.dtype,
+        "index": str(task.index),
+        **own(task),
+        "fingerprint": fingerprints.of(task),
+        "versions": manifest.versions,
+        "made": {key: value for key, value in image.made.items() if key != "seconds"},
+    }
+
+
+def _for_other_programs(image: Image, model: str) -> str:
+    """The form of Stable Diffusion web UI, which most programs and sites read: the prompt, the
+    negative one, and a line of settings."""
+    task, made = image.task, image.made
+    negative = task.parameters.get("negative_prompt")
+    settings = {"Steps": made.get("steps"), "Sampler": made.get("scheduler", "unknown")}
+    for name, known_as in NAMES.items():
+        value = task.parameters.get(name)
+        settings[known_as] = settings.get(known_as) if value is None else value
+    settings |= {"Seed": task.seed, "Size": f"{image.pixels.shape[1]}x{image.pixels.shape[0]}"}
+    settings |= {"Model": model, "Version": "runner"}
+    given = {name: value for name, value in settings.items() if value is not None}
+    line = ", ".join(f"{name}: {value}" for name, value in given.items())
+    lines = [task.prompt, *([f"Negative prompt: {negative}"] if negative else []), line]
+    return "\n".join(lines)
