@@ -9,7 +9,7 @@ SEED     ?= 1
 BIN      := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-models models-table test-engines test-cluster chaos audit check style docs clean
+.PHONY: help run test test-models models-table test-engines test-cluster chaos moves audit check style docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ test-cluster: .venv/dev  ## tests on a real Slurm, network namespaces, disks; as
 	@tests/support/install.sh $@ slurmctld=slurm-wlm munged=munge ip=iproute2 \
 		mkfs.btrfs=btrfs-progs fusermount3=fuse3
 	$(BIN)/python -m pytest -m cluster -n 4 --dist worksteal tests/cluster/test_slurm.py tests $(ARGS)
+
+moves: .venv/dev  ## kill runs while they move 1,000 finished images to new places in the list
+	PYTHONPATH=tests $(BIN)/python tests/support/moving.py --seed $(SEED) $(ARGS)
 
 chaos: .venv/dev  ## FAULTS random faults in a row, from SEED
 	$(BIN)/python tests/chaos.py --faults $(FAULTS) --seed $(SEED)

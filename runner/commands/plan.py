@@ -75,10 +75,11 @@ def show(
         checked = _check(seen, configs, world, machine, as_json=as_json)
     remarks = [*checked.remarks, *_remarks(seen)]
     fingerprints = seen.fingerprints if checked.is_checked and not seen.is_drawn else None
-    finished = _finished(seen, remarks) if fingerprints else None
+    places = _places(seen, remarks) if fingerprints else None
     layout = checked.manifest.strategy.layout(world)
     about = _about(checked.manifest, seen, layout, world_size, remarks)
-    about["finished"] = finished
+    about["finished"] = places["stay"] + places["move"] if places else None
+    about["places"] = places
     if checked.comparison is not None:
         about["comparison"] = checked.comparison
     tasks = _tasks(seen, layout, fingerprints)
@@ -117,11 +118,12 @@ def _remarks(seen: Look) -> list[str]:
     return remarks
 
 
-def _finished(seen: Look, remarks: list[str]) -> int | None:
-    """How many images a run would keep; None for a long list. What it would refuse is a remark."""
+def _places(seen: Look, remarks: list[str]) -> dict[str, int] | None:
+    """How many images a run would keep, move and make; None for a long list. What it would refuse
+    is a remark."""
     folder = seen.folder
     if not folder.dir.is_dir():
-        return 0
+        return {"stay": 0, "move": 0, "make": len(seen.plan), "gone": 0}
     if len(seen.plan) > LOOK_AT:
         remarks.append(f"what is in {folder.dir} was not looked at: more than {LOOK_AT} images")
         return None
@@ -130,7 +132,12 @@ def _finished(seen: Look, remarks: list[str]) -> int | None:
         refuse(folder, found, regenerate=False)
     except FolderError as error:
         remarks.append(f"a run would be refused: {error}")
-    return found.finished
+    return {
+        "stay": found.finished - len(found.moves),
+        "move": len(found.moves),
+        "make": sum(found.todo),
+        "gone": found.unfit,
+    }
 
 
 def _owners(plan: Plan, layout: Layout) -> tuple[array[int], array[int]]:
@@ -208,6 +215,12 @@ def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None
     images = f"{about['images']} from {counted(about['prompts'], 'prompt')}"
     there = f", {about['finished']} of them there" if about["finished"] else ""
     answer(f"images     {images}, in {counted(about['batches'], 'batch')}{there}")
+    places = about["places"]
+    if places and (places["move"] or places["gone"]):
+        answer(
+            f"list       {places['stay']} stay, {places['move']} move, {places['make']} to make, "
+            f"{places['gone']} no longer in the list"
+        )
     ranks = counted(about["ranks_per_replica"], "rank")
     world = f"{counted(about['replicas'], 'replica')} × {ranks}"
     answer(f"strategy   {about['strategy']['kind']}: {world} = {about['world_size']}")

@@ -25,7 +25,7 @@ from runner.launch.layout import Part
 from runner.manifest.load import Loaded
 from runner.plan import wanted_images
 from runner.prepare.look import Look, look
-from runner.units import counted
+from runner.units import counted, first_few
 
 __all__ = ["status"]
 
@@ -64,7 +64,7 @@ def _counted_anew(
     known = summary.read_summary(folder.summary)
     is_running = bool(seen.live) and part is None
     launch = _launch_of(seen, known, is_running=is_running)
-    states, unfit = _states(seen)
+    states, unfit, moves = _states(seen)
     counts = count(states, seen.record, wanted_images(seen.plan, limit, part), launch)
     account = seen.record.account(launch.id)
     if is_running:
@@ -77,8 +77,9 @@ def _counted_anew(
     is_limited = limit is None and part is None and _is_as_limited(known, values)
     if is_limited:  # what was asked for is there; what is asked here is not
         values["outcome"] = "limited"
-    # Without journals there is nothing to write that the reports do not know better.
-    if not seen.live and seen.record.journals and _is_stale(known, values):
+    # Without journals there is nothing to write that the reports do not know better. While images
+    # wait for their new places, the reports are those of the list before.
+    if not seen.live and seen.record.journals and not moves and _is_stale(known, values):
         with contextlib.suppress(DiskError):  # full, or another user's: the answer holds
             rebuild(folder, seen.plan, seen.record, states, launch.id)
             summary.write_summary(folder.summary, values, launch.id)
@@ -90,6 +91,8 @@ def _counted_anew(
         remedy=REST_OF_A_PART if is_limited else "",
         made=SO_FAR if is_running else BY_LAST,
     )
+    if moves:
+        words += f"; {counted(moves, 'image')} will only be moved"
     return {**values, "sentence": words}
 
 
@@ -113,13 +116,13 @@ def _launch_of(seen: Look, known: Mapping[str, Any], *, is_running: bool) -> Lau
     return launch
 
 
-def _states(seen: Look) -> tuple[bytearray, str]:
-    """How each image stands, and what a run would be refused for, or ""."""
+def _states(seen: Look) -> tuple[bytearray, str, int]:
+    """How each image stands, what a run would be refused for, or "", and how many it would move."""
     if seen.live:
         sizes = scan(seen.folder, len(seen.plan)).sizes
-        return seen.record.states(seen.plan, seen.fingerprints, sizes), ""
+        return seen.record.states(seen.plan, seen.fingerprints, sizes), "", 0
     found = _survey(seen)
-    return found.states, _refusal(seen.folder, found)
+    return found.states, _refusal(seen.folder, found), len(found.moves)
 
 
 def _never_run(seen: Look) -> dict[str, Any]:
@@ -132,6 +135,7 @@ def _never_run(seen: Look) -> dict[str, Any]:
         if finished := found.finished + len(found.changed):
             words = f"{folder.manifest.name} is gone, run the same command again to go on"
         found.changed.clear()
+        found.reasons = [f"{first_few([path.name for path in found.beyond])}: not in the list"]
         refuse(folder, found, regenerate=False)
     return {
         "outcome": "interrupted",

@@ -49,6 +49,8 @@ def clear(
         folder.image(plan.task(index)).unlink(missing_ok=True)
     for index, done in found.adopted.items():
         journal.done(index, done.fingerprint, done.size, done.crc, done.made)
+    for index, failed in found.skipped.items():
+        journal.failed(index, failed.fingerprint, failed.kind, failed.error, "")
     for path, launch in found.temporaries:
         if launch not in live:
             path.unlink(missing_ok=True)

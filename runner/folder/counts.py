@@ -70,6 +70,7 @@ def count(states: bytearray, record: MergedRecord, wanted: bytearray, launch: La
     counts.failed_now = sum(
         states[index] == FAILED and failed.generation >= launch.generation
         for index, failed in record.failed.items()
+        if index < len(states)
     )
     for index, state in enumerate(states):
         if state == DONE:

@@ -30,7 +30,7 @@ class Done(NamedTuple):
 
 
 class DoneImages(Mapping[int, Done]):
-    """Index → Done, for indices below `total`, in 44 bytes an image whether it is done or not.
+    """Index → Done, in 44 bytes an image whether it is done or not, for at least `total` images.
     What many images have in common, all of `made` but its seconds, is kept once."""
 
     def __init__(self, total: int) -> None:
@@ -69,7 +69,14 @@ class DoneImages(Mapping[int, Done]):
 
     def generation(self, index: int) -> int:
         """-1 for an image that is not done."""
-        return self._source_values[self._sources[index]][1]
+        return self._source_values[self._sources[index]][1] if index < len(self._sources) else -1
+
+    def remove(self, index: int) -> None:
+        if index < len(self._sources):
+            self._sources[index] = 0
+
+    def source_generation(self, source: int) -> int:
+        return self._source_values[source][1]
 
     def source(self, index: int) -> tuple[str, int]:
         """The journal and the generation of an image that is done."""
@@ -103,11 +110,21 @@ class DoneImages(Mapping[int, Done]):
         number = self._number(common)
         if self._source_values[source][1] < self.generation(index):
             return False
+        self._make_room(index)
         start = FINGERPRINT_BYTES * index
         self._fingerprints[start : start + FINGERPRINT_BYTES] = fingerprint
         self._sizes[index], self._crcs[index], self._seconds[index] = size, crc, seconds
         self._made[index], self._sources[index] = number, source
         return True
+
+    def _make_room(self, index: int) -> None:
+        """For an image past the end of the plan: a quarter more room, so that this is rare."""
+        if index < len(self._sources):
+            return
+        more = index + index // 4 + 1 - len(self._sources)
+        self._fingerprints.extend(bytes(FINGERPRINT_BYTES * more))
+        for column in (self._sizes, self._crcs, self._seconds, self._made, self._sources):
+            column.frombytes(bytes(column.itemsize * more))
 
     def source_number(self, journal: str, generation: int) -> int:
         """The number of the place that a line comes from, for `put`."""

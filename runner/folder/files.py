@@ -21,6 +21,9 @@ __all__ = [
     "disk_errors",
     "is_claim",
     "make_folder",
+    "move",
+    "moving_fingerprint",
+    "moving_path",
     "no_check",
     "replace",
     "temporary_launch",
@@ -32,6 +35,8 @@ TEMPORARY = ".part"  # the ending of a file that is being written
 TEMPORARY_NAME = re.compile(r"\..+\.(?P<launch>[0-9a-f]{8})\.[0-9a-f]{8}\.part")
 CLAIM = ".claim"  # the ending of a file whose content is the launch that may take the name
 CLAIM_NAME = re.compile(r"\.\d{6,}\.png\.claim", re.ASCII)  # only images are claimed
+# .5f3a…90c2.0a0b0c0d.moving: an image on its way, its fingerprint and random digits
+MOVING_NAME = re.compile(r"\.(?P<fingerprint>[0-9a-f]{32})\.[0-9a-f]{8}\.moving", re.ASCII)
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 TRANSIENT = {errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.ENOENT}  # of a network disk
 NO_RENAME = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV}
@@ -81,6 +86,18 @@ def _replace(path: Path, chunks: Iterable[bytes], launch: str, check: Callable[[
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)  # it has its final name, or something went wrong
+
+
+def move(source: Path, target: Path, launch: str) -> None:
+    """Give a file another name; content and times stay. A process that is killed meanwhile may
+    leave both names for the one file.
+
+    Raises FileExistsError where the name is taken, and DiskError for any other error.
+    """
+    with disk_errors(target, but=FileExistsError):
+        make_folder(target.parent, parents=False)
+        again(lambda: _link(source, target, launch), but=FileExistsError)
+        source.unlink(missing_ok=True)  # without links it was renamed
 
 
 @contextlib.contextmanager
@@ -164,6 +181,17 @@ def temporary_launch(name: str) -> str | None:
     """The launch in the name of a temporary file; None for the name of any other file."""
     found = TEMPORARY_NAME.fullmatch(name)
     return found["launch"] if found else None
+
+
+def moving_path(folder: Path, fingerprint: str) -> Path:
+    """A name for an image that has to make room. It is not removed, unlike a temporary file."""
+    return folder / f".{fingerprint}.{secrets.token_hex(4)}.moving"
+
+
+def moving_fingerprint(name: str) -> str | None:
+    """The fingerprint in such a name; None for the name of any other file."""
+    found = MOVING_NAME.fullmatch(name)
+    return found["fingerprint"] if found else None
 
 
 def is_claim(name: str) -> bool:

@@ -43,6 +43,10 @@ class Journal:
     def failed(self, index: int, fingerprint: str, kind: str, error: str, trace: str) -> None:
         self._append(failed=index, fingerprint=fingerprint, kind=kind, error=error, trace=trace)
 
+    def moving(self, *indices: int) -> None:
+        """The files of these places are about to change: what journals said about them is void."""
+        self._append(moving=indices)
+
     def verified(self, journals: list[str]) -> None:
         """The files that these unclean journals name were read whole: once is enough."""
         self._append(verified=journals)
@@ -114,6 +118,7 @@ class Line(msgspec.Struct, gc=False):
     kind: str = ""
     error: str | None = None
     generation: int | None = None  # of a packed line
+    moving: tuple[int, ...] = ()
     verified: tuple[str, ...] = ()
     worked: Pulse | None = None
     gave_up: str | None = None
@@ -129,8 +134,8 @@ def journal_launch(name: str) -> str:
 
 
 def merge(folder: Path, total: int) -> MergedRecord:
-    """What all journals in `folder` say together about the images below `total`. Torn lines count
-    as never written."""
+    """What all journals in `folder` say together, for a plan of `total` images. Torn lines count as
+    never written."""
     while True:
         try:
             record = MergedRecord(total)
@@ -194,6 +199,8 @@ def _add(line: Line, name: str, generation: int, record: MergedRecord) -> None:
     elif line.failed is not None:
         failed = Failed(line.fingerprint, line.kind, line.error or "", generation)
         record.add_failed(line.failed, failed)
+    elif line.moving:
+        record.void(line.moving, generation)
     else:
         _add_account(line, name, record)
 

@@ -106,7 +106,7 @@ class FolderLock:
                 )
             for path in others:
                 path.unlink(missing_ok=True)
-            owner = owners.describe(self.launch, self.part)
+            owner = owners.describe(self.launch, self.part, None)
             files.replace(self.path, (json.dumps(owner).encode(),), self.launch)
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
@@ -114,6 +114,23 @@ class FolderLock:
     def check(self) -> None:
         """As `Owned.check`."""
         self.owned.check()
+
+    def note_list(self, checksum: int) -> None:
+        """Say in the lock file which list of prompts this job works on, so that no sibling moves
+        images under its feet."""
+        owner = owners.describe(self.launch, self.part, checksum)
+        files.replace(self.path, (json.dumps(owner).encode(),), self.launch, self.check)
+
+    def refuse_other_lists(self, checksum: int) -> None:
+        """Raises FolderError where a sibling works on another list of prompts."""
+        paths = [path for path in self.folder.locks.glob("*.json") if path != self.path]
+        for owner in owners.living(paths, owners.DEAD_AFTER_S).values():
+            if owner.get("list") not in (None, checksum):
+                raise FolderError(
+                    f"{self.folder.dir}: images must be moved, and another part of the job works "
+                    f"with another list of prompts (process {owner.get('pid')} on "
+                    f"{owner.get('host')}); wait for it, or stop it with `runner stop`"
+                )
 
     def release(self) -> None:
         self._stop.set()
@@ -147,12 +164,14 @@ def _remove_temporaries(locks: Path) -> None:
 
 
 @contextlib.contextmanager
-def guard(path: Path, patience_s: float = 2 * owners.DEAD_AFTER_S) -> Iterator[None]:
-    """Only one process at a time is inside; the kernel lets the next one in when it dies. Raises
-    FolderError after `patience_s`."""
+def guard(
+    path: Path, patience_s: float = 2 * owners.DEAD_AFTER_S, *, is_shared: bool = False
+) -> Iterator[None]:
+    """Only one process at a time is inside, or several that share it; the kernel lets the next one
+    in when it dies. Raises FolderError after `patience_s`."""
     end = time.monotonic() + patience_s
     with path.open("a") as file:
-        while not _flock(file):
+        while not _flock(file, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX):
             if time.monotonic() > end:
                 raise FolderError(
                     f"{path}: another job has held this file for {patience_s:g} s; end that job, "
@@ -162,11 +181,11 @@ def guard(path: Path, patience_s: float = 2 * owners.DEAD_AFTER_S) -> Iterator[N
         yield
 
 
-def _flock(file: IO[str]) -> bool:
+def _flock(file: IO[str], kind: int) -> bool:
     """Whether the file is locked now, or its file system has no locks: then the lock files of jobs
     must do alone."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:

@@ -23,6 +23,7 @@ __all__ = [
 
 LEFT, DONE, FAILED, SKIPPED = range(4)  # the states of an image; skipped: left out on purpose
 KEPT_OUT = {"skip": ("skipped", SKIPPED), "fail": ("flagged", FAILED)}  # by `on_flagged`
+SPARE = 1_000_000
 LOST = "replica-lost"  # the kind of failure of an image that ended its replica
 
 
@@ -45,13 +46,16 @@ class Account:
 
 
 class MergedRecord:
-    """All journals of a folder, merged, for a plan of `total` images. Later generations win; within
-    one, done beats failed. The order of reading does not matter."""
+    """All journals of a folder, merged, for a plan of `total` images; images past its end are kept,
+    too. Later generations win; within one, done beats failed and void. The order of reading does
+    not matter."""
 
     def __init__(self, total: int) -> None:
         self.total = total
+        self.most = 2 * total + SPARE  # a bound for the memory that broken journals can take
         self.done = DoneImages(total)
         self.failed: dict[int, Failed] = {}
+        self.moved: dict[int, int] = {}  # place → generation in which another file came there
         self.unclean: set[str] = set()  # journals without their last line, and not verified since
         self.verified: set[str] = set()  # journals whose files were read whole by a later launch
         self.kept_out: dict[int, Failed] = {}  # done, but flagged, which the manifest rejects
@@ -65,7 +69,7 @@ class MergedRecord:
         return self.accounts.setdefault(launch, Account())
 
     def add_done(self, index: int, done: Done) -> None:
-        """Raises ValueError for an image that no plan of this size has."""
+        """Raises ValueError for an image far beyond the plan."""
         source = self.done.source_number(done.journal, done.generation)
         made = msgspec.json.encode(done.made)
         self.put_done(index, done.fingerprint, done.size, done.crc, made, source)
@@ -75,6 +79,9 @@ class MergedRecord:
     ) -> None:
         """As `add_done`; `made` and `source` as `DoneImages.put` takes them."""
         self._count(index)
+        if self.moved.get(index, -1) > self.done.source_generation(source):
+            return
+        self.moved.pop(index, None)
         is_kept = self.done.put(index, bytes.fromhex(fingerprint), size, crc, made, source)
         failed = self.failed.get(index)
         if is_kept and failed is not None and failed.generation <= self.done.generation(index):
@@ -89,6 +96,14 @@ class MergedRecord:
         if known is None or known.generation <= failed.generation:
             self.failed[index] = failed
 
+    def void(self, indices: Sequence[int], generation: int) -> None:
+        """What earlier generations say about these places is about files that were moved."""
+        for index in indices:
+            self._count(index)
+            if self.done.generation(index) < generation:
+                self.done.remove(index)
+                self.moved[index] = max(generation, self.moved.get(index, -1))
+
     def states(self, plan: Plan, fingerprints: Fingerprints, sizes: Sequence[int]) -> bytearray:
         """The state of each image of the plan. It is done where a journal says so with the plan's
         fingerprint and the size of its file; `sizes` are below 0 where there is no file. Fills
@@ -102,30 +117,34 @@ class MergedRecord:
                 continue
             fingerprint = fingerprints.digest(task)
             if self.done.matches(task.index, fingerprint, size):
-                states[task.index] = DONE
-                flag = "" if policy == "keep" else self.done.flag(task.index)
-                if flag:
-                    kind, state = KEPT_OUT[policy]
-                    states[task.index] = state
-                    generation = self.done.generation(task.index)
-                    reason = f"flagged: {flag}"
-                    self.kept_out[task.index] = Failed(fingerprint.hex(), kind, reason, generation)
+                states[task.index] = self.state_of_done(task.index, plan)
             elif failed is not None and failed.fingerprint == fingerprint.hex():
                 is_skip = failed.kind == "skipped" and policy == "skip"
                 states[task.index] = SKIPPED if is_skip else FAILED
         return states
 
+    def state_of_done(self, index: int, plan: Plan) -> int:
+        """The state of an image whose file is there; fills `kept_out`."""
+        policy = plan.manifest.on_flagged
+        flag = "" if policy == "keep" else self.done.flag(index)
+        if not flag:
+            return DONE
+        kind, state = KEPT_OUT[policy]
+        done = self.done[index]
+        self.kept_out[index] = Failed(done.fingerprint, kind, f"flagged: {flag}", done.generation)
+        return state
+
     def states_by_journals(self) -> bytearray:
         """The states as the journals alone have them, whatever the plan and the files say."""
         states = bytearray(self.total)
-        for index in self.failed:
-            states[index] = FAILED
-        for index in self.done:
-            states[index] = DONE
+        for state, indices in ((FAILED, self.failed), (DONE, self.done)):
+            for index in indices:
+                if index < self.total:
+                    states[index] = state
         return states
 
     def _count(self, index: int) -> None:
-        """Raises ValueError for an image beyond the plan."""
+        """Raises ValueError for an image far beyond the plan."""
         self.lines += 1
-        if not 0 <= index < self.total:
+        if not 0 <= index < self.most:
             raise ValueError(index)

@@ -76,11 +76,13 @@ def living(paths: Iterable[Path], patience_s: float) -> dict[Path, dict[str, Any
     return found
 
 
-def describe(launch: str, part: Part | None) -> dict[str, Any]:
-    """This process as an owner."""
+def describe(launch: str, part: Part | None, checksum: int | None) -> dict[str, Any]:
+    """This process as an owner. The checksum is that of its list of prompts; None before it has
+    looked at the images."""
     return {
         "launch": launch,
         "shard": part,
+        "list": checksum,
         "host": socket.gethostname(),
         "machine": _machine(),
         "pid": os.getpid(),

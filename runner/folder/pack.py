@@ -59,6 +59,8 @@ def _packed(record: MergedRecord, ended: set[str]) -> Iterator[bytes]:
             yield to_line(done=index, **file, made=done.made, generation=done.generation)
     for index, failed in record.failed.items():
         yield to_line(failed=index, **failed._asdict())
+    for index, generation in record.moved.items():
+        yield to_line(moving=[index], generation=generation)
     yield to_line(end=True)
 
 

@@ -112,7 +112,7 @@ class OutputFolder:
         """Raises FolderError where a run would overwrite a file that the runner did not write, or
         where a link, a folder or a FIFO has the name of one of its files. Only reads."""
         reports = (self.manifest, self.metadata, self.failures, self.summary, self.report)
-        guards = (self.locks / name for name in ("guard", "batches", "report"))
+        guards = (self.locks / name for name in ("guard", "batches", "report", "moves"))
         folders = (self.dir, self.own, self.journals, self.locks, self.thumbnails)
         for path in (*folders, *self._image_folders()):
             _refuse_unless(stat.S_ISDIR, path)

@@ -26,17 +26,10 @@ def refuse(folder: OutputFolder, found: Survey, *, regenerate: bool) -> None:
             f"{first_few([path.name for path in found.foreign])} in {folder.dir}: not written by "
             f"the runner; move them away, or use another folder: --output DIR"
         )
-    reasons = []
-    if found.changed:
-        images = "image" if len(found.changed) == 1 else "images"
-        reasons.append(f"{images} {first_few(found.changed)}: {found.cause}")
-    if found.beyond:
-        names = first_few([path.name for path in found.beyond])
-        reasons.append(f"{names}: beyond the end of the list")
-    if reasons and not regenerate:
+    if found.unfit and not regenerate:
         raise FolderError(
             f"{folder.dir} has finished images that this manifest would not make "
-            f"({'; '.join(reasons)}); remake or remove just those with --regenerate, or use "
+            f"({'; '.join(found.reasons)}); remake or remove just those with --regenerate, or use "
             f"another folder: --output DIR"
         )
 
@@ -51,6 +44,8 @@ def refuse_to_draw(folder: OutputFolder, plan: Plan) -> None:
         path = folder.image(plan.task(index))
         text = read_text(path) or {}
         seed = text.get("seed", "")[:20]  # no seed has more digits
+        made_as = text.get("index", "")[:20]  # it may have moved since
+        index = int(made_as) if made_as.isdecimal() else index
         if "fingerprint" in text and seed.isdecimal() and int(seed) >= index:
             raise FolderError(
                 f"{folder.manifest} is gone, which recorded the seed of the images that are there; "

@@ -27,6 +27,8 @@ class Scan:
     beyond: dict[int, tuple[Path, int]] = field(default_factory=dict)  # past the end of the plan
     misplaced: list[str] = field(default_factory=list)  # where another images_per_folder puts them
     temporaries: list[tuple[Path, str]] = field(default_factory=list)  # and who writes them
+    moving: list[tuple[Path, str]] = field(default_factory=list)  # on their way, and fingerprints
+    links: dict[int, list[int]] = field(default_factory=dict)  # indices of files with more names
 
 
 def scan(folder: OutputFolder, total: int) -> Scan:
@@ -56,20 +58,30 @@ def _add(entry: os.DirEntry[str], prefix: str, images_per_folder: int | None, fo
     elif entry.name.endswith(".png"):
         name = prefix + entry.name
         index = image_index(name, images_per_folder)
-        if index is not None and index < len(found.sizes):
-            found.sizes[index] = _size(entry)
-        elif index is not None:
-            found.beyond[index] = Path(entry.path), _size(entry)
+        if index is not None:
+            _add_image(entry, index, found)
         elif is_folder_name(entry.name.removesuffix(".png")):
             found.misplaced.append(name)
 
 
-def _size(entry: os.DirEntry[str]) -> int:
-    is_file = entry.is_file(follow_symlinks=False)
-    return entry.stat(follow_symlinks=False).st_size if is_file else NO_FILE
+def _add_image(entry: os.DirEntry[str], index: int, found: Scan) -> None:
+    size = NO_FILE
+    if entry.is_file(follow_symlinks=False):
+        state = entry.stat(follow_symlinks=False)
+        size = state.st_size
+        if state.st_nlink > 1:
+            found.links.setdefault(state.st_ino, []).append(index)
+    if index < len(found.sizes):
+        found.sizes[index] = size
+    else:
+        found.beyond[index] = Path(entry.path), size
 
 
 def _add_temporary(entry: os.DirEntry[str], found: Scan) -> None:
+    fingerprint = files.moving_fingerprint(entry.name)
+    if fingerprint is not None and entry.is_file(follow_symlinks=False):
+        found.moving.append((Path(entry.path), fingerprint))
+        return
     launch = _writer(entry)
     if launch is not None:
         found.temporaries.append((Path(entry.path), launch))

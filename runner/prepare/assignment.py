@@ -21,7 +21,7 @@ from runner.model import files as model
 from runner.plan import Fingerprints, Plan
 from runner.prepare.rank import Rank
 
-__all__ = ["Assignment", "broadcast", "broadcast_error", "receive"]
+__all__ = ["Assignment", "broadcast", "broadcast_error", "checksum", "receive"]
 
 KEY = "assignment"
 
@@ -49,7 +49,7 @@ def broadcast(rank: Rank, assignment: Assignment) -> None:
         "launch": assignment.launch,
         "generation": assignment.generation,
         "age_s": time.monotonic() - assignment.begun,
-        "checksum": _checksum(rank.job.loaded),
+        "checksum": checksum(rank.job.loaded),
         "common": assignment.fingerprints.common,
         "resolved": assignment.resolved.model_dump(),
         "compares_first": assignment.compares_first,
@@ -75,7 +75,7 @@ def receive(rank: Rank) -> Assignment:
     if "error" in values:
         raise already_printed(values["error"], values["exit_code"])
     loaded = rank.job.loaded
-    if values["checksum"] != _checksum(loaded):
+    if values["checksum"] != checksum(loaded):
         raise RunnerError(
             f"{loaded.path} or its prompt file changed while the job began, or is another on this "
             f"host; run the same command again"
@@ -104,7 +104,7 @@ def receive(rank: Rank) -> Assignment:
     )
 
 
-def _checksum(loaded: Loaded) -> int:
+def checksum(loaded: Loaded) -> int:
     """Of what the manifest says and all its prompts: every rank reads the files for itself."""
     text = loaded.manifest.model_dump_json(exclude={"model", "prompts"})
     return zlib.crc32(text.encode(), loaded.prompts.checksum())

@@ -9,6 +9,7 @@ import functools
 from dataclasses import dataclass
 
 from runner.errors import ManifestError, ModelError, Problem
+from runner.folder.differences import differences
 from runner.folder.journal import journal_launch, merge
 from runner.folder.merged_record import MergedRecord
 from runner.folder.owners import live_launches
@@ -87,6 +88,8 @@ class Look:
         found = survey(self.folder, self.plan, self.fingerprints, self.record, trusted - {but})
         if found.changed and (files := self._changed_files()):
             found.cause = f"{first_few(files)} of the model changed since"
+        if found.unfit:
+            found.reasons = differences(self.folder, self.plan, found)
         return found
 
     def _changed_files(self) -> list[str]:

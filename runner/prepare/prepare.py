@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from runner.errors import RefusedError
 from runner.folder import space
+from runner.folder.arrange import arrange
 from runner.folder.clear import clear
 from runner.folder.counts import Counts
 from runner.folder.files import replace
@@ -29,7 +30,7 @@ from runner.launch.crashes import deaths, quarantined
 from runner.manifest.resolve import Resolved, decide, dump, fill
 from runner.manifest.schema import Manifest
 from runner.plan import Plan, wanted_images
-from runner.prepare.assignment import Assignment
+from runner.prepare.assignment import Assignment, checksum
 from runner.prepare.batch_sizes import find_batch_sizes, is_open
 from runner.prepare.look import Look, look, recorded_in
 from runner.prepare.proof import compares_first_image
@@ -37,10 +38,11 @@ from runner.prepare.rank import Job, Rank
 from runner.prepare.strategy import check_here
 from runner.render.results import Renderer
 from runner.say import say
-from runner.units import first_few
+from runner.units import counted, first_few
 
 __all__ = ["Preparation", "prepare"]
 
+MOVES_PATIENCE_S = 3600.0  # for a sibling shard that moves the images of a long list
 TRIAL_PATIENCE_S = 1800.0  # for a sibling shard that tries batch sizes, model download included
 
 
@@ -75,22 +77,23 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
     job, folder = rank.job, rank.folder
     _take(rank, lock)
     with _refusal_noted(lock):
-        seen = _look(job, folder, lock)
-        found = seen.survey(but=lock.launch)
-        refuse(folder, found, regenerate=job.regenerate)
+        seen, found = _survey(job, folder, lock)
         died = deaths(rank.store, rank.world.world_size, folder.own)
         crashed = [index for index in quarantined(died) if found.todo[index]]
-        for index in crashed:
-            found.todo[index] = 0
+        _leave_out(crashed, found)
         settled = _settle(rank, seen, found, lock)
         manifest = fill(job.loaded.manifest, settled.resolved)
         wanted = wanted_images(settled.plan, job.limit, job.part)
-        _record_survey(seen, found, wanted, crashed, lock)
+        has_moves = bool(found.moves)
+        seen, found, journal = _arranged(job, folder, seen, found, lock)
+        _leave_out(crashed, found)
+        _record_survey(seen, found, journal, wanted, crashed, lock)
         if seen.model_files:
             text = json.dumps(seen.model_files)
             replace(folder.model, (text.encode(),), lock.launch, lock.check)
         # What was recorded with an earlier launch's choices stays where this one only looked.
-        if settled.has_work or (found.beyond and not is_open(manifest)):
+        has_moves = has_moves or bool(found.beyond)
+        if settled.has_work or (has_moves and not is_open(manifest)):
             _record_manifest(folder, manifest, settled.choice, lock)
     assignment = Assignment(
         launch=lock.launch,
@@ -155,6 +158,45 @@ def _look(job: Job, folder: OutputFolder, lock: FolderLock) -> Look:
     return seen
 
 
+def _survey(job: Job, folder: OutputFolder, lock: FolderLock) -> tuple[Look, Survey]:
+    """How the images stand, while no sibling shard moves any. Refused where it must be."""
+    with guard(folder.locks / "moves", MOVES_PATIENCE_S, is_shared=True):
+        seen = _look(job, folder, lock)
+        found = seen.survey(but=lock.launch)
+        refuse(folder, found, regenerate=job.regenerate)
+        if not found.moves:
+            lock.note_list(checksum(job.loaded))
+    return seen, found
+
+
+def _arranged(
+    job: Job, folder: OutputFolder, seen: Look, found: Survey, lock: FolderLock
+) -> tuple[Look, Survey, Journal]:
+    """Move images to their new places, if the list of prompts moved. Of sibling shards the first
+    moves them for all."""
+    journal = Journal(folder.journals, seen.record.generation + 1, 0, lock.launch)
+    if not found.moves and not found.twins:
+        return seen, found, journal
+    with guard(folder.locks / "moves", MOVES_PATIENCE_S):
+        if job.part is not None:
+            seen = _look(job, folder, lock)
+            found = seen.survey(but=lock.launch)
+            refuse(folder, found, regenerate=job.regenerate)
+            journal = Journal(folder.journals, seen.record.generation + 1, 0, lock.launch)
+        list_sum = checksum(job.loaded)
+        lock.refuse_other_lists(list_sum)
+        if found.moves:
+            say(f"moving {counted(len(found.moves), 'image')} to new places in the list")
+        arrange(folder, seen.plan, found, seen.record, journal, lock.launch, lock.check)
+        lock.note_list(list_sum)
+    return seen, found, journal
+
+
+def _leave_out(crashed: Sequence[int], found: Survey) -> None:
+    for index in crashed:
+        found.todo[index] = 0
+
+
 def _settle(rank: Rank, seen: Look, found: Survey, lock: FolderLock) -> _Settled:
     """Strategy and batch sizes, where there is work to do."""
     job, folder = rank.job, rank.folder
@@ -197,14 +239,18 @@ def _pending(seen: Look, plan: Plan, found: Survey, wanted: bytearray) -> array[
 
 
 def _record_survey(
-    seen: Look, found: Survey, wanted: bytearray, crashed: Sequence[int], lock: FolderLock
+    seen: Look,
+    found: Survey,
+    journal: Journal,
+    wanted: bytearray,
+    crashed: Sequence[int],
+    lock: FolderLock,
 ) -> None:
     """Remove what is in the way, and put what the survey learned into a journal of its own."""
     folder, record, launch = seen.folder, seen.record, lock.launch
-    journal = Journal(folder.journals, record.generation + 1, 0, launch)
     if found.beyond:
         names = first_few([path.name for path in found.beyond])
-        say(f"removing what is beyond the list: {names}")
+        say(f"removing what is not in the list any more: {names}")
     clear(folder, found, journal, record, seen.live - {launch}, wanted, seen.plan, lock.check)
     for index in crashed:
         fingerprint = seen.fingerprints.of(seen.plan.task(index))

@@ -20,7 +20,7 @@ def test_a_plan_knows_what_is_there(bench: Bench, monkeypatch: pytest.MonkeyPatc
     plan = bench.plan()
     assert plan["finished"] == 2
     assert "a run would be refused" in plan["remarks"][0]
-    assert "(image 1: the manifest changed since)" in plan["remarks"][0]
+    assert '(image 1: prompts[1].prompt "a red fox" → "a blue fox")' in plan["remarks"][0]
     assert stamps(bench.output) == before
     monkeypatch.setattr(planned, "LOOK_AT", 4)  # a long list is planned in seconds
     plan = bench.plan()

@@ -31,7 +31,10 @@ def test_status_before_and_after(bench: Bench) -> None:
     bench.values["prompts"][1] = "a blue fox"
     report = bench.status()
     assert report["exit_code"] == 2  # as a run would
-    assert "would not make (image 1: the manifest changed since)" in report["sentence"]
+    assert (
+        'would not make (image 1: prompts[1].prompt "a red fox" → "a blue fox")'
+        in report["sentence"]
+    )
     bench.values["prompts"][1:] = []
     assert bench.status()["exit_code"] == 2
     assert [path.read_bytes() for path in reports] == before

@@ -1,0 +1,136 @@
+"""What changed since images were made that the manifest does not describe any more."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.folder.paths import OutputFolder
+from runner.folder.png import read_text
+from runner.folder.survey import Survey
+from runner.plan import Plan, Task
+from runner.say import cut
+from runner.units import first_few
+
+__all__ = ["differences"]
+
+LOOKED_AT = 200  # images, and so many of the tasks that they may have been
+TASKS = 10_000
+MAX_VALUE = 60  # characters
+MOST = 4  # reasons that are listed
+GONE = "no longer in the list"
+
+
+def differences(folder: OutputFolder, plan: Plan, found: Survey) -> list[str]:
+    """`image 3: prompts[3].guidance_scale 3.5 → 4.0`: a line for each change, and the images with
+    it. `found.cause` stands for a change that the images do not show."""
+    wanted = _Wanted(plan, found.todo)
+    groups: dict[str, list[tuple[str, int | None]]] = {}
+    places: list[tuple[int | None, Path]] = [
+        *((index, folder.image(plan.task(index))) for index in found.changed[:LOOKED_AT]),
+        *((None, path) for path in found.beyond[:LOOKED_AT]),
+    ]
+    for index, path in places[:LOOKED_AT]:
+        name = path.name if index is None else str(index)
+        change, prompt = wanted.change(read_text(path) or {}, index)
+        groups.setdefault(change or found.cause, []).append((name, prompt))
+    lines = [_line(change, images) for change, images in groups.items()]
+    more = len(found.changed) + len(found.beyond) - len(places[:LOOKED_AT])
+    if len(lines) > MOST:
+        more += sum(len(images) for images in [*groups.values()][MOST:])
+    return [*lines[:MOST], *([f"{more} more images"] if more > 0 else [])]
+
+
+def _line(change: str, images: list[tuple[str, int | None]]) -> str:
+    names = [name for name, _ in images]
+    prompt = images[0][1]
+    if len(images) == 1 and prompt is not None:
+        return f"image {names[0]}: prompts[{prompt}].{change}"
+    if names[0].endswith(".png"):
+        return f"{first_few(names)}: {change}"
+    return f"image{'s' if len(names) > 1 else ''} {first_few(names)}: {change}"
+
+
+class _Wanted:
+    """The tasks that are to be made: an image that fits nowhere may have been one of them."""
+
+    def __init__(self, plan: Plan, todo: bytearray) -> None:
+        self.by_prompt: dict[str, list[Task]] = {}
+        self.by_index: dict[int, Task] = {}
+        self.plan = plan
+        for task in plan.tasks():
+            if len(self.by_index) == TASKS:
+                break
+            if todo[task.index]:
+                self.by_prompt.setdefault(task.prompt, []).append(task)
+                self.by_index[task.index] = task
+
+    def change(self, text: Mapping[str, str], index: int | None) -> tuple[str, int | None]:
+        """What an image and the task that it is nearest to differ in, "" where the image does not
+        show it; and the place of that task's prompt."""
+        same_prompt = self.by_prompt.get(text.get("prompt", ""), [])
+        tasks = [*same_prompt, *([self.by_index[index]] if index in self.by_index else [])]
+        if not tasks:
+            return GONE, None
+        task = min(tasks, key=lambda task: _distance(text, task, index))
+        before, now = _values_of(text), _values_of_task(task)
+        if before["prompt"] != now["prompt"] and not self.plan.has_given_seeds(
+            self.plan.prompts[task.prompt_index]
+        ):
+            now["seed"] = before["seed"]  # it follows from the rest
+        changes = [*_changes(before, now)]
+        changes = changes or [*_changes(self._model_of(text), self._model())]
+        return ", ".join(changes), task.prompt_index
+
+    def _model(self) -> dict[str, Any]:
+        manifest = self.plan.manifest
+        spec = manifest.model
+        about = {"id": spec.id, "revision": spec.revision, "variant": spec.variant}
+        return {**{f"model.{key}": value for key, value in about.items()}, "dtype": manifest.dtype}
+
+    def _model_of(self, text: Mapping[str, str]) -> dict[str, Any]:
+        spec = _parsed(text.get("model", ""))
+        if not spec or spec.get("id") != self.plan.manifest.model.id:  # a local one has moved
+            return {**self._model(), "dtype": text.get("dtype")}
+        about = {f"model.{key}": spec.get(key) for key in ("id", "revision", "variant")}
+        return {**about, "dtype": text.get("dtype")}
+
+
+def _distance(text: Mapping[str, str], task: Task, index: int | None) -> tuple[bool, bool, bool]:
+    return (
+        text.get("prompt") != task.prompt,
+        text.get("seed") != str(task.seed),
+        task.index != index,
+    )
+
+
+def _values_of(text: Mapping[str, str]) -> dict[str, Any]:
+    seed = text.get("seed", "")
+    known = {"prompt": text.get("prompt"), "seed": int(seed) if seed.isdecimal() else seed}
+    return {**known, **_parsed(text.get("parameters", ""))}
+
+
+def _values_of_task(task: Task) -> dict[str, Any]:
+    return {"prompt": task.prompt, "seed": task.seed, **task.parameters}
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterable[str]:
+    for name in {**before, **now}:
+        if name not in before:
+            yield f"{name} {_shown(now[name])}, not given before"
+        elif name not in now:
+            yield f"{name} {_shown(before[name])}, not given now"
+        elif before[name] != now[name]:
+            yield f"{name} {_shown(before[name])} → {_shown(now[name])}"
+
+
+def _shown(value: Any) -> str:
+    return cut(json.dumps(value, ensure_ascii=False), MAX_VALUE)
