@@ -239,7 +239,7 @@ def measure_steps(manifest: str) -> None:
         "load": lambda: load(Path(manifest)),
         "plan": lambda: Plan(plan.manifest, plan.prompts, plan.root),
         "merge": lambda: merge(folder.journals, len(plan)),
-        "scan": lambda: scan(folder, len(plan)),
+        "scan": lambda: scan(folder, plan),
         "survey": lambda: survey(folder, plan, prints, record, set()),
         "batches": lambda: pending_batches(plan, found.todo, wanted),
         "count": lambda: count(found.states, record, wanted, Launch("0" * 8, 0)),

@@ -47,7 +47,7 @@ def report(
             launch = summary.last_launch(known, record)
         account = record.account(launch.id)
         try:
-            states = record.states(plan, assignment.fingerprints, scan(folder, len(plan)).sizes)
+            states = record.states(plan, assignment.fingerprints, scan(folder, plan).sizes)
         except InterruptedRunError:
             counts = count(record.states_by_journals(), record, wanted, launch)
             values = summary.summarize("interrupted", counts, launch, account, known)

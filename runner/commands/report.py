@@ -25,7 +25,7 @@ def report(loaded: Loaded, output: Path) -> Path:
     seen = look(loaded, folder)
     if seen.recorded is None:
         raise FolderError(f"{summary['sentence']}; run the job first")
-    sizes = scan(folder, len(seen.plan)).sizes
+    sizes = scan(folder, seen.plan).sizes
     states = seen.record.states(seen.plan, seen.fingerprints, sizes)
     shown = Shown(folder, loaded.path.stem, seen.plan, seen.record, states, summary)
     write_page(shown, secrets.token_hex(4))

@@ -119,7 +119,7 @@ def _launch_of(seen: Look, known: Mapping[str, Any], *, is_running: bool) -> Lau
 def _states(seen: Look) -> tuple[bytearray, str, int]:
     """How each image stands, what a run would be refused for, or "", and how many it would move."""
     if seen.live:
-        sizes = scan(seen.folder, len(seen.plan)).sizes
+        sizes = scan(seen.folder, seen.plan).sizes
         return seen.record.states(seen.plan, seen.fingerprints, sizes), "", 0
     found = _survey(seen)
     return found.states, _refusal(seen.folder, found), len(found.moves)

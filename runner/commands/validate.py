@@ -1,6 +1,8 @@
 """The `validate` command: the manifest and its prompts alone, without model and output folder."""
 
+from runner.folder.names import check_names
 from runner.manifest.load import Loaded
+from runner.manifest.name_template import parse
 from runner.plan import Plan
 from runner.say import answer
 from runner.units import counted
@@ -11,6 +13,8 @@ __all__ = ["validate"]
 def validate(loaded: Loaded) -> None:
     """Print how much a valid manifest asks for; `load` has refused an invalid one."""
     plan = Plan(loaded.manifest, loaded.prompts, loaded.root)
+    name = loaded.manifest.output.name
+    check_names(plan, parse(name) if name else None)
     prompts, images = counted(len(loaded.prompts), "prompt"), counted(len(plan), "image")
     answer(f"{loaded.path}: good; {prompts}, {images}")
     for remark in loaded.remarks:

@@ -81,6 +81,7 @@ class _Mover:
         self.journal.moving(*(place for place in step if place is not None and place >= 0))
         if step.target in self.removable:
             target.unlink(missing_ok=True)
+        self.folder.make_folders(target)
         try:
             files.move(source, target, self.launch)
         except FileExistsError:

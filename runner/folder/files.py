@@ -34,7 +34,7 @@ TEMPORARY = ".part"  # the ending of a file that is being written
 # .000001.png.5f3a90c2.0a0b0c0d.part: the file's name, the launch that writes it, random digits
 TEMPORARY_NAME = re.compile(r"\..+\.(?P<launch>[0-9a-f]{8})\.[0-9a-f]{8}\.part")
 CLAIM = ".claim"  # the ending of a file whose content is the launch that may take the name
-CLAIM_NAME = re.compile(r"\.\d{6,}\.png\.claim", re.ASCII)  # only images are claimed
+CLAIM_NAME = re.compile(r"\..+\.png\.claim", re.ASCII)  # only images are claimed
 # .5f3a…90c2.0a0b0c0d.moving: an image on its way, its fingerprint and random digits
 MOVING_NAME = re.compile(r"\.(?P<fingerprint>[0-9a-f]{32})\.[0-9a-f]{8}\.moving", re.ASCII)
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from runner.errors import FolderError, RunnerError
 from runner.folder import files
-from runner.folder.names import image_name, is_folder_name
+from runner.folder.names import image_name, is_folder_name, template_name
+from runner.manifest.name_template import parse
 from runner.manifest.schema import OutputSpec
 from runner.plan import Task
 
@@ -24,7 +25,7 @@ REPORT_KEYS = {  # that the first line of each report has, and no file of anothe
 }
 NOTE_NAME = re.compile(r"refused(-\d+-of-\d+)?", re.ASCII)
 MOST_BYTES = 1 << 24  # that are read of a report to recognize it
-LINE_START = re.compile(r'\{("file_name":"[0-9/]+\.png",)?"index":\d+,"prompt')
+LINE_START = re.compile(r'\{("file_name":"(\\.|[^"\\])+",)?"index":\d+,"')
 HEADER = "# Written by runner: the manifest as run. A resume reads it; edit your own manifest.\n"
 PAGE_HEADER = "<!doctype html>\n<!-- Written by runner"
 HEADERS = {"manifest.yaml": HEADER, "report.html": PAGE_HEADER}
@@ -59,6 +60,7 @@ class OutputFolder:
     def __init__(self, directory: Path, spec: OutputSpec) -> None:
         self.dir = directory
         self.images_per_folder = spec.images_per_folder
+        self.template = parse(spec.name) if spec.name else None
         self.own = directory / ".runner"
         self.journals = self.own / "journal"
         self.locks = self.own / "locks"
@@ -74,10 +76,20 @@ class OutputFolder:
 
     def image_name(self, task: Task) -> str:
         """Relative to the folder, as in metadata.jsonl. A pure function of the task."""
+        if self.template is not None:
+            return template_name(self.template, task)
         return image_name(task.index, self.images_per_folder)
 
     def image(self, task: Task) -> Path:
         return self.dir / self.image_name(task)
+
+    def make_folders(self, image: Path) -> None:
+        """Make the folders between this one and an image. Raises NotADirectoryError where a link
+        has the name of one: the runner would write anywhere."""
+        for path in reversed(image.relative_to(self.dir).parents[:-1]):
+            files.make_folder(self.dir / path, parents=False)
+            if not stat.S_ISDIR((self.dir / path).lstat().st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "a link has the name of a folder", path)
 
     def live_summary(self, part: tuple[int, int] | None) -> Path:
         """What a job keeps up to date while it works: summary.json, or a file of its own where

@@ -21,6 +21,11 @@ def refuse(folder: OutputFolder, found: Survey, *, regenerate: bool) -> None:
             f"{folder.images_per_folder or 'null'} ({found.misplaced.relative_to(folder.dir)}); "
             f"keep that one, or use another folder: --output DIR"
         )
+    if found.renamed:
+        raise FolderError(
+            f"{folder.dir} has images with another output.name than the manifest's: "
+            f"{found.renamed}; keep that one, or use another folder: --output DIR"
+        )
     if found.foreign:
         raise FolderError(
             f"{first_few([path.name for path in found.foreign])} in {folder.dir}: not written by "
@@ -37,7 +42,7 @@ def refuse(folder: OutputFolder, found: Survey, *, regenerate: bool) -> None:
 def refuse_to_draw(folder: OutputFolder, plan: Plan) -> None:
     """Raises FolderError where a seed would be drawn, but images made with an earlier drawn seed
     are there: with a new seed, all of them would look changed."""
-    sizes = scan(folder, len(plan)).sizes if folder.dir.is_dir() else ()
+    sizes = scan(folder, plan).sizes if folder.dir.is_dir() else ()
     for index, size in enumerate(sizes):
         if size <= 0 or plan.has_given_seeds(plan.prompts[plan.task(index).prompt_index]):
             continue

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.folder import files
-from runner.folder.names import image_index, is_folder_name
+from runner.folder.names import check_names, image_index, is_folder_name, name_key
 from runner.folder.paths import OutputFolder
+from runner.manifest.name_template import NameTemplate
+from runner.plan import Plan
 
 __all__ = ["ABSENT", "NO_FILE", "Scan", "scan"]
 
@@ -31,20 +33,55 @@ class Scan:
     links: dict[int, list[int]] = field(default_factory=dict)  # indices of files with more names
 
 
-def scan(folder: OutputFolder, total: int) -> Scan:
-    """Read the names and sizes in the folder and its image folders, for a plan of `total` images.
-    Claims are the only files that are opened."""
-    found = Scan(array("q", [ABSENT]) * total)
+def scan(folder: OutputFolder, plan: Plan) -> Scan:
+    """Read the names and sizes in the folder and its image folders. Claims are the only files that
+    are opened."""
+    found = Scan(array("q", [ABSENT]) * len(plan))
+    if folder.template is None:
+        _scan_by_index(folder, found)
+    else:
+        _Templated(folder, plan, folder.template, found).scan(folder.dir, "", folder.template.depth)
+    for directory in filter(Path.is_dir, (folder.own, folder.journals)):
+        for entry in _entries(directory):
+            _add_temporary(entry, found)
+    return found
+
+
+def _scan_by_index(folder: OutputFolder, found: Scan) -> None:
     for entry in _entries(folder.dir):
         if is_folder_name(entry.name) and entry.is_dir(follow_symlinks=False):
             for inner in _entries(Path(entry.path)):
                 _add(inner, f"{entry.name}/", folder.images_per_folder, found)
         else:
             _add(entry, "", folder.images_per_folder, found)
-    for directory in filter(Path.is_dir, (folder.own, folder.journals)):
+
+
+class _Templated:
+    """A folder whose images are named by a template."""
+
+    def __init__(
+        self, folder: OutputFolder, plan: Plan, template: NameTemplate, found: Scan
+    ) -> None:
+        self.folder, self.plan, self.found = folder, plan, found
+        self.indices = check_names(plan, template)
+
+    def scan(self, directory: Path, prefix: str, depth: int) -> None:
+        """Read a folder, and the folders in it down to `depth`. Links are not followed."""
         for entry in _entries(directory):
-            _add_temporary(entry, found)
-    return found
+            if entry.name.startswith("."):
+                _add_temporary(entry, self.found)
+            elif depth and entry.is_dir(follow_symlinks=False):
+                self.scan(Path(entry.path), f"{prefix}{entry.name}/", depth - 1)
+            elif entry.name.endswith(".png"):
+                self._add(entry, prefix + entry.name)
+
+    def _add(self, entry: os.DirEntry[str], name: str) -> None:
+        """An image by its name, or a file that no image of the plan has the name of."""
+        index = self.indices.get(name_key(name))
+        if index is not None and self.folder.image_name(self.plan.task(index)) == name:
+            _add_image(entry, index, self.found)
+        else:
+            _add_image(entry, len(self.plan) + len(self.found.beyond), self.found)
 
 
 def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:

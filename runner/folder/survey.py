@@ -44,6 +44,7 @@ class Survey:
     foreign: list[Path] = field(default_factory=list)  # not written by the runner
     beyond: list[Path] = field(default_factory=list)  # the same past the plan's end
     misplaced: Path | None = None  # one that another images_per_folder put elsewhere
+    renamed: str = ""  # the output.name of the images that are there, where it is another
     temporaries: list[tuple[Path, str]] = field(default_factory=list)  # and who writes them
     # Whole images that do not fit where they are: place → fingerprint. See moves.py.
     spare: dict[int, bytes] = field(default_factory=dict)
@@ -76,7 +77,7 @@ def survey(
     bytes are compared, too. `live` are the launches of sibling shards, who still write journals.
     An image that does not fit its place is not taken for what the journals say of the place.
     """
-    files = scan(folder, len(plan))
+    files = scan(folder, plan)
     states = record.states(plan, fingerprints, files.sizes)
     found = Survey(states, states.translate(MUST_BE_MADE), temporaries=files.temporaries)
     suspect = {name for name in record.unclean if journal_launch(name) not in live}

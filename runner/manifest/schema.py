@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from runner.manifest.local_folder import check_local_folder
+from runner.manifest.name_template import parse
 from runner.manifest.prompts import COUNT, Parameters, Seed, Seeds, Variations, alone
 from runner.manifest.sources.spec import Dataset, File, ListedPrompts, Source, form_of
 from runner.manifest.sweep import Sweep
@@ -55,6 +56,11 @@ def _one_seed(value: "SeedSpec") -> "SeedSpec":
     return value
 
 
+def _name(text: str) -> str:
+    parse(text)
+    return text
+
+
 class OutputSpec(Settings):
     dir: Annotated[Text, AfterValidator(check_local_folder)] | None = Field(
         default=None,
@@ -68,11 +74,24 @@ class OutputSpec(Settings):
         "more than 10,000 images. It cannot change once there are images",
         examples=[1000],
     )
+    name: Annotated[Text, AfterValidator(_name)] | None = Field(
+        default=None,
+        description="how images are named, without .png, in place of their index: values in "
+        "braces, and folders. It cannot change once there are images",
+        examples=["{id}_{variation:02}", "{prompt_index:05}/samples/{variation:04}"],
+    )
     png_level: Annotated[int, Field(ge=0, le=9)] = Field(
         default=1,  # against 6: a quarter larger, far faster
         description="compression of the images, 0 to 9; it changes size and time, never a pixel",
         examples=[6],
     )
+
+    @field_validator("name")
+    @classmethod
+    def _name_alone(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("images_per_folder") is not None:
+            raise ValueError("excludes images_per_folder; put the folders into name")
+        return value
 
 
 # `1024x768` (width × height) or `default`, the pipeline's own size → images of one call.

@@ -12,6 +12,7 @@ from runner.errors import ManifestError, ModelError, Problem
 from runner.folder.differences import differences
 from runner.folder.journal import journal_launch, merge
 from runner.folder.merged_record import MergedRecord
+from runner.folder.names import check_names
 from runner.folder.owners import live_launches
 from runner.folder.paths import OutputFolder
 from runner.folder.refuse import refuse_to_draw
@@ -57,6 +58,7 @@ class Look:
     def plan(self) -> Plan:
         """Raises ManifestError; FolderError where a seed would be drawn beside finished images."""
         plan = Plan(self.manifest, self.loaded.prompts, self.loaded.root)
+        check_names(plan, self.folder.template)
         if self.is_drawn:
             refuse_to_draw(self.folder, plan)
         return plan
@@ -86,6 +88,9 @@ class Look:
         last line are read whole, unless it lives or `trusts_journals`."""
         trusted = set(map(journal_launch, self.record.unclean)) if trusts_journals else self.live
         found = survey(self.folder, self.plan, self.fingerprints, self.record, trusted - {but})
+        if self.recorded is not None and len(self.record.done):
+            names = [one.output.name or "the index" for one in (self.recorded, self.manifest)]
+            found.renamed = names[0] if names[0] != names[1] else ""
         if found.changed and (files := self._changed_files()):
             found.cause = f"{first_few(files)} of the model changed since"
         if found.unfit:

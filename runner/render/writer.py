@@ -96,6 +96,7 @@ class Writer:
     def _write(self, image: Image) -> None:
         task, path = image.task, self.folder.image(image.task)
         fingerprint, data = self.fingerprints.of(task), b""
+        self.folder.make_folders(path)
         for _ in range(ATTEMPTS):
             held = self._fingerprint_there(task)
             if held == fingerprint:

@@ -204,7 +204,7 @@ def test_hidden_names_that_are_nearly_ours(tmp_path: Path) -> None:
     (tmp_path / f".000001.png.{part}").mkdir()
     (tmp_path / f".000005.png.{part}").symlink_to(tmp_path)
     (tmp_path / f".000006.png.{part}").touch()
-    found = {path.name: launch for path, launch in scan(folder, 9).temporaries}
+    found = {path.name: launch for path, launch in scan(folder, range(9)).temporaries}
     assert found == {".000002.png.claim": "0a0b0c0d", f".000006.png.{part}": "5f3a90c2"}
 
 
