@@ -66,11 +66,36 @@ def test_what_lies_beside_the_images(named: Bench) -> None:
     photo = named.output / "photo.png"
     shutil.copy(named.output / "cat/samples/0000.png", named.output / "cat/samples/copy.png")
     photo.write_bytes(b"mine")
-    with pytest.raises(FolderError, match="copy.png: beyond the end of the list"):
+    with pytest.raises(FolderError, match="copy.png: no longer in the list"):
         named.run()
     assert named.run(regenerate=True) is ExitCode.COMPLETE
     assert photo.exists()
     assert not (named.output / "cat/samples/copy.png").exists()
+
+
+def test_a_list_that_moves_changes_no_name(named: Bench) -> None:
+    named.values["seed"] = {"per": "prompt"}
+    assert named.run() is ExitCode.COMPLETE
+    before = stamps(named.output / "cat/samples")
+    named.values["prompts"] = [{"prompt": "the sun", "id": "sun"}, *named.values["prompts"][::-1]]
+    assert named.run() is ExitCode.COMPLETE
+    assert stamps(named.output / "cat/samples") == before
+    made = {line["file_name"]: line["index"] for line in lines(named.output / "metadata.jsonl")}
+    assert (made["sun/samples/0000.png"], made["cat/samples/0000.png"]) == (0, 6)
+
+
+def test_a_tag_that_changes_takes_its_images_along(named: Bench) -> None:
+    named.values["output"] = {"name": "{tag}/{variation}"}
+    for number, item in enumerate(named.values["prompts"]):
+        item["meta"] = {"tag": f"t{number}"}
+    assert named.run() is ExitCode.COMPLETE
+    before = stamps(named.output / "t1")
+    named.values["prompts"][1]["meta"] = {"tag": "new"}
+    assert named.plan()["finished"] == 6
+    assert named.run() is ExitCode.COMPLETE
+    assert stamps(named.output / "new") == before
+    assert stamps(named.output / "t1") == {}
+    assert len(lines(named.output / "metadata.jsonl")) == 6
 
 
 def test_a_link_is_not_followed(named: Bench, tmp_path: Path, failing: Any) -> None:
