@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -25,7 +24,7 @@ from runner.launch.compiler import compile_cache
 from runner.launch.stop import Stop
 from runner.launch.world import World, report_to_launcher, world_from
 from runner.options import parse, parser
-from runner.say import Handler, answer, is_utf8, say, speak_as, to_json
+from runner.say import RESULT, Handler, answer, is_utf8, route_libraries, say, speak_as, to_json
 from runner.units import counted
 
 if TYPE_CHECKING:
@@ -51,16 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"{word}: not UTF-8; rename it")
             return int(ExitCode.REFUSED)
     options = parse(words)
-    _hide_warnings_of_libraries()
     try:
         return int(_COMMANDS[options.command](options))
     except RunnerError as error:
         if not error.is_printed:
-            say(str(error), every_rank=True)
+            say(str(error), every_rank=True, level=logging.ERROR)
         return int(error.exit_code)
     except OSError as error:  # for example a folder of another user
         problem = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        say(problem, every_rank=True)
+        say(problem, every_rank=True, level=logging.ERROR)
         return int(ExitCode.ERROR)
 
 
@@ -71,6 +69,7 @@ def _run(options: argparse.Namespace) -> int:
     stop = Stop(DEFAULT_GRACE_S)
     stop.install()
     world = world_from()
+    _set_up_output(options, world)
     if world.has_agent:
         stop.watch_launcher()
     # torch and diffusers make a million objects at import that stay. The collector would walk them
@@ -98,7 +97,6 @@ def _run_rank(options: argparse.Namespace, world: World, stop: Stop) -> ExitCode
     stop.grace_s = loaded.manifest.stop_grace_s
     if loaded.manifest.compile:
         compile_cache()  # before torch is imported, which would choose a folder below /tmp
-    _set_up_output(world)
     with stop.loading():
         from runner.prepare.rank import Job
         from runner.run import run
@@ -240,24 +238,16 @@ def _manifest_and_output(options: argparse.Namespace) -> "tuple[Loaded, Path]":
 # --- what the terminal shows --------------------------------------------------------------------
 
 
-def _set_up_output(world: World) -> None:
+def _set_up_output(options: argparse.Namespace, world: World) -> None:
     """Lines and logs of this rank; rank 0 prints for all."""
-    speak_as(world.rank)
-    level = logging.WARNING if world.rank == 0 else logging.ERROR
-    logging.basicConfig(level=level, handlers=[Handler()])
-    if world.rank != 0:
-        warnings.simplefilter("ignore")
-
-
-def _hide_warnings_of_libraries() -> None:
-    """About their own code, where a user can do nothing: a deprecated function of torch that a
-    library still calls, and an image processor that our pipelines do not need."""
-    warnings.filterwarnings("ignore", r"`torch\..*` is deprecated", FutureWarning)
-    logging.getLogger("transformers.utils.import_utils").addFilter(_is_news)
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    return "requires torchvision" not in record.getMessage()
+    least = RESULT if options.quiet else logging.DEBUG if options.verbose else logging.INFO
+    as_json = options.log_format == "json"
+    speak_as(world.rank, least=least, as_json=as_json, is_logging=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[Handler()])
+    logging.getLogger("runner").setLevel(logging.INFO)
+    # Warnings of libraries are about their own code: they are for the log file.
+    logging.captureWarnings(True)
+    route_libraries()
 
 
 # --- how a rank ends ----------------------------------------------------------------------------
@@ -268,7 +258,7 @@ def _report_end(error: RunnerError, world: World, stop: Stop) -> None:
     wait for it: a launcher ends all ranks when the first one exits."""
     if isinstance(error, ReplicaLostError):
         report_to_launcher(str(error))
-        say(str(error), every_rank=True)
+        say(str(error), every_rank=True, level=logging.ERROR)
         os._exit(int(error.exit_code))  # to close a broken process group could hang
     is_refused = error.exit_code == ExitCode.REFUSED  # rank 0 prints the reason
     report_to_launcher("refused before work began" if is_refused else str(error))
@@ -290,6 +280,6 @@ def _raise_if_one_line_is_enough(error: OSError, world: World) -> None:
 def _end_with_traceback(error: Exception) -> NoReturn:
     """End at once: a barrier or a clean-up could hang, and the launcher must see this exit."""
     report_to_launcher(f"{type(error).__name__}: {error}")
-    say(f"{type(error).__name__}: {error}", every_rank=True)
-    say(traceback.format_exc().rstrip(), every_rank=True)
+    words = f"{type(error).__name__}: {error}\n{traceback.format_exc().rstrip()}"
+    say(words, every_rank=True, level=logging.ERROR)
     os._exit(int(ExitCode.ERROR))

@@ -18,7 +18,6 @@ from runner.launch.pulse import OwnPulse
 from runner.launch.replica import Replica
 from runner.launch.shards import shard, take, windows
 from runner.launch.store import LocalStore, Store, StoreLostError
-from runner.launch.tally import Tally
 from runner.plan import Fingerprints, Task, wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
@@ -67,7 +66,7 @@ def lead(
         assignment.manifest,
         _own_fingerprints(assignment),
         journal,
-        Tally(rank.store, pulse),
+        rank.tally,
         assignment.launch,
         rank.owned(assignment.launch).check,
         regenerate=rank.job.regenerate,
@@ -180,18 +179,21 @@ def follow(
                 error = renderer.render(part.tasks, part.degraded).error
             if isinstance(error, DroppedError | GaveUpError):
                 return
-            _raise_lost(assignment, part, error, journal)
+            _raise_lost(rank, assignment, part, error, journal)
 
 
 def _raise_lost(
-    assignment: Assignment, part: _Part, error: Exception | None, journal: Journal
+    rank: Rank, assignment: Assignment, part: _Part, error: Exception | None, journal: Journal
 ) -> None:
     """On a follower: raises what ends the replica, if anything does, and records it."""
     if error is None:
         return
     if isinstance(error, StoreLostError):
         raise error
-    _record_lost(assignment, part, error, journal)
+    fingerprints, trace = _own_fingerprints(assignment), "".join(traceback.format_exception(error))
+    fault = rank.tally.fault()
+    for task in part.tasks:
+        journal.failed(task.index, fingerprints.of(task), LOST, str(error), trace, fault)
     raise ReplicaLostError(str(error)) from error
 
 
@@ -200,12 +202,6 @@ def _crashes(rank: Rank, assignment: Assignment) -> Crashes:
     is_restarted = rank.world.max_restarts > 0
     path = files.temporary_path(trace, assignment.launch) if is_restarted else None
     return Crashes(rank.store, rank.world.rank, path)
-
-
-def _record_lost(assignment: Assignment, part: _Part, error: Exception, journal: Journal) -> None:
-    fingerprints, trace = _own_fingerprints(assignment), "".join(traceback.format_exception(error))
-    for task in part.tasks:
-        journal.failed(task.index, fingerprints.of(task), LOST, str(error), trace)
 
 
 @contextlib.contextmanager

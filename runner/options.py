@@ -74,6 +74,20 @@ def _run(parser: Parser) -> None:
         help="first compare one image with that of plain diffusers; stop if they differ",
     )
     _add_limit_and_shard(parser)
+    words = parser.add_mutually_exclusive_group()
+    words.add_argument(
+        "-q", "--quiet", action="store_true", help="print only problems and the last line"
+    )
+    words.add_argument(
+        "-v", "--verbose", action="store_true", help="print also what the log files have"
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="lines of the terminal and of the log files; json: one object a line "
+        "(default: %(default)s)",
+    )
 
 
 def _remake(parser: Parser) -> None:

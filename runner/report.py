@@ -2,6 +2,7 @@
 line."""
 
 import contextlib
+import logging
 import time
 
 from runner.errors import ExitCode, FolderError, InterruptedRunError
@@ -15,7 +16,7 @@ from runner.gallery.page import Shown, write_page
 from runner.plan import wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
-from runner.say import say
+from runner.say import RESULT, say
 
 __all__ = ["report"]
 
@@ -69,8 +70,8 @@ def report(
         return ExitCode.REFUSED
     made = values["made"] if assignment.pending else 0
     if counts.truncated:
-        say(summary.truncation_notice(counts))
-    say(summary.sentence({**values, "made": made}, folder, counts))
+        say(summary.truncation_notice(counts), level=logging.WARNING)
+    say(summary.sentence({**values, "made": made}, folder, counts), level=RESULT)
     if account.gave_up and not made:
-        say(account.errors[-1])
+        say(account.errors[-1], level=logging.ERROR)
     return exit_code(values["outcome"])

@@ -16,6 +16,7 @@ folder's lock, and loses it only to a later launch that takes the folder over.
 """
 
 import contextlib
+import logging
 import secrets
 import threading
 import time
@@ -75,7 +76,7 @@ def _run_on_rank_0(rank: Rank) -> ExitCode:
     def on_lost(error: TakenOverError) -> None:
         _let_no_restart_go_on(rank, error.exit_code)
         if printing.acquire(blocking=False):
-            say(str(error))
+            say(str(error), level=logging.ERROR)
         error.is_printed = True
         rank.stop.request(is_final=True)
 
@@ -137,7 +138,7 @@ def _look_and_check(rank: Rank, lock: FolderLock) -> Preparation:
         return prepare(rank, lock)
     except BaseException as error:
         if isinstance(error, RunnerError):  # first: the launcher ends us once another rank exits
-            say(str(error))
+            say(str(error), level=logging.ERROR)
             error.is_printed = True
         with contextlib.suppress(StoreLostError):
             broadcast_error(rank.store, error)
@@ -160,7 +161,7 @@ def _refusal_ends_launch(rank: Rank, assignment: Assignment) -> Iterator[None]:
         with contextlib.suppress(StoreLostError):
             error.is_printed = rank.store.add("refused") > 1
         if not error.is_printed:
-            say(str(error), every_rank=True)
+            say(str(error), every_rank=True, level=logging.ERROR)
             error.is_printed = True
         raise
 
@@ -240,7 +241,9 @@ def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: Fold
             with _refusal_ends_launch(rank, assignment):
                 render_and_write_batches(rank, assignment, prepared.renderer, on_lost)
         except StoreLostError:
-            say("the launcher's store is out of reach")  # the report says what that cost
+            say(
+                "the launcher's store is out of reach", level=logging.WARNING
+            )  # the report says what that cost
         except Exception as error:
             is_refused = isinstance(error, RefusedError)
             monitor.end()

@@ -1,14 +1,22 @@
 """One rank's share of the work: fetch and load the model, then lead a replica or follow."""
 
 import contextlib
+import logging
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import ExitCode, InterruptedRunError, RunnerError, already_printed
+from runner.errors import (
+    ExitCode,
+    InterruptedRunError,
+    RefusedError,
+    RunnerError,
+    already_printed,
+)
 from runner.first_image import check_first_image, expected_image
 from runner.folder.journal import Journal
+from runner.folder.logs import keep_log
 from runner.launch.devices import driven_devices, memory_peak, name_of, set_device
 from runner.launch.process_group import replica_group
 from runner.launch.replica import Replica
@@ -18,6 +26,7 @@ from runner.model import files as model
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
 from runner.render.results import Renderer
+from runner.say import note
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +45,8 @@ def render_and_write_batches(
     other, `on_lost` is called before the process ends."""
     world = rank.world
     rank.stop.watch_file(rank.folder.stop_file(rank.job.part))
+    if world.rank:
+        keep_log(rank.folder, world, assignment.launch, rank.job.part)
     layout = assignment.manifest.strategy.layout(world)
     rank.heartbeat.pulse.loads(layout.replica)
     if assignment.pending and world.local_rank == 0:
@@ -50,11 +61,19 @@ def render_and_write_batches(
         with Replica(layout, rank.store, rank.heartbeat, first_rank, on_lost) as replica:
             _make_images(rank, assignment, replica, folder, journal, renderer)
     except Exception as error:
-        with contextlib.suppress(OSError):
-            journal.error(f"rank {world.rank}: {error!r}", traceback.format_exc())
-            journal.close()
+        _record(rank, journal, error)
         raise
     journal.close()
+
+
+def _record(rank: Rank, journal: Journal, error: Exception) -> None:
+    """What ends this rank: into its journal and its log."""
+    words, trace = f"rank {rank.world.rank}: {error!r}", traceback.format_exc()
+    is_fault = not isinstance(error, RefusedError | InterruptedRunError)
+    note(f"{words}\n{trace}".rstrip(), logging.ERROR)
+    with contextlib.suppress(OSError):
+        journal.error(words, trace, rank.tally.fault() if is_fault else 0)
+        journal.close()
 
 
 def _fetch_model(rank: Rank, assignment: Assignment) -> None:

@@ -7,14 +7,25 @@ import pytest
 
 from runner import say as voice
 from runner.cli import main
-from runner.say import Handler, answer, cut, say, speak_as, to_json
+from runner.say import (
+    RESULT,
+    Handler,
+    _OfLibrary,
+    answer,
+    cut,
+    note,
+    say,
+    speak_as,
+    to_json,
+    write_also,
+)
 
 ESCAPE = "o\x1b]0;PWNED\x07\x1b[31mRED\x9b1m\u202e"  # a title, a colour, C1, right to left
 
 
 @pytest.fixture(autouse=True)
 def first_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voice, "_rank", 0)
+    monkeypatch.setattr(voice, "_voice", voice._Voice())
 
 
 def test_lines_have_a_prefix_and_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,6 +51,48 @@ def test_long_lines_are_cut_in_the_middle(capsys: pytest.CaptureFixture[str]) ->
     assert len(line) < 1100
     assert line.endswith("ab\n")
     assert cut("abcdefgh", 5) == "ab…gh"
+
+
+def test_quiet_and_verbose(capsys: pytest.CaptureFixture[str]) -> None:
+    for least, shown in (
+        (RESULT, ["done", "fault"]),
+        (logging.INFO, ["progress", "done", "fault"]),
+        (logging.DEBUG, ["progress", "done", "fault", "only for the file"]),
+    ):
+        speak_as(0, least=least)
+        say("progress")
+        say("done", level=RESULT)
+        say("fault", level=logging.ERROR)
+        note("only for the file")
+        assert capsys.readouterr().err.splitlines() == [f"runner: {words}" for words in shown]
+
+
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    speak_as(2, as_json=True, is_logging=True)
+    say(f"two lines\n{ESCAPE}", every_rank=True, level=logging.ERROR, fields={"done": 3})
+    written: list[str] = []
+    say("before the file")
+    write_also(written.append)
+    note("x" * 50_000)
+    [line] = capsys.readouterr().err.splitlines()
+    values = json.loads(line)
+    assert (values["level"], values["rank"], values["done"]) == ("error", 2, 3)
+    assert values["message"].startswith("two lines\no\ufffd")
+    assert [len(json.loads(one)["message"]) for one in written][1:] == [15, 50_000]
+
+
+def test_libraries_do_not_print_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    words: list[str] = []
+    speak_as(0, is_logging=True)
+    write_also(words.append)
+    library = _OfLibrary("library")
+    library.parent = logging.Logger("root")
+    library.parent.addHandler(Handler())
+    library.addHandler(logging.StreamHandler())
+    library.propagate = False
+    library.warning("you may want torchvision")
+    assert capsys.readouterr().err == ""
+    assert words[0].endswith("warning you may want torchvision")
 
 
 def test_json_keeps_every_character(capsys: pytest.CaptureFixture[str]) -> None:

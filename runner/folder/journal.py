@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from runner.folder import files
-from runner.folder.merged_record import Failed, MergedRecord
+from runner.folder.merged_record import Account, Failed, Fault, MergedRecord
 from runner.launch.pulse import Pulse
 
 __all__ = ["Journal", "journal_launch", "merge", "to_line"]
@@ -40,8 +40,12 @@ class Journal:
     def done(self, index: int, fingerprint: str, size: int, crc: int, made: Any) -> None:
         self._append(done=index, fingerprint=fingerprint, size=size, crc=crc, made=made)
 
-    def failed(self, index: int, fingerprint: str, kind: str, error: str, trace: str) -> None:
-        self._append(failed=index, fingerprint=fingerprint, kind=kind, error=error, trace=trace)
+    def failed(
+        self, index: int, fingerprint: str, kind: str, error: str, trace: str, fault: int = 0
+    ) -> None:
+        """`fault`: which error with a traceback of its launch it is, from 1."""
+        why = {"kind": kind, "error": error, "trace": trace, "fault": fault}
+        self._append(failed=index, fingerprint=fingerprint, **why)
 
     def moving(self, *indices: int) -> None:
         """The files of these places are about to change: what journals said about them is void."""
@@ -55,9 +59,9 @@ class Journal:
         """How this process spent the launch, recorded at its end."""
         self._append(worked=msgspec.structs.asdict(pulse))
 
-    def error(self, error: str, trace: str) -> None:
-        """The error that ends this process."""
-        self._append(error=error, trace=trace)
+    def error(self, error: str, trace: str, fault: int = 0) -> None:
+        """The error that ends this process; `fault` as for `failed`."""
+        self._append(error=error, trace=trace, fault=fault)
 
     def gave_up(self, error: str) -> None:
         """This process makes no more images, and another one of this launch could not either."""
@@ -117,6 +121,8 @@ class Line(msgspec.Struct, gc=False):
     made: msgspec.Raw = msgspec.Raw()
     kind: str = ""
     error: str | None = None
+    trace: str = ""
+    fault: int = 0
     generation: int | None = None  # of a packed line
     moving: tuple[int, ...] = ()
     verified: tuple[str, ...] = ()
@@ -190,6 +196,8 @@ def _read(path: Path, record: MergedRecord) -> None:
 
 def _add(line: Line, name: str, generation: int, record: MergedRecord) -> None:
     """Raises ValueError where there can be no such image."""
+    if line.fault:
+        _add_fault(line, name, record.account(journal_launch(name)))
     if line.generation is not None:
         generation = min(line.generation, generation)
     if line.done is not None:
@@ -203,6 +211,13 @@ def _add(line: Line, name: str, generation: int, record: MergedRecord) -> None:
         record.void(line.moving, generation)
     else:
         _add_account(line, name, record)
+
+
+def _add_fault(line: Line, name: str, account: Account) -> None:
+    """Keep the first error of a launch."""
+    if account.first is None or line.fault < account.first.number:
+        rank = int(name.split("-")[1])
+        account.first = Fault(line.fault, rank, line.error or "", line.trace)
 
 
 def _add_account(line: Line, name: str, record: MergedRecord) -> None:

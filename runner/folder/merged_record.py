@@ -18,6 +18,7 @@ __all__ = [
     "SKIPPED",
     "Account",
     "Failed",
+    "Fault",
     "MergedRecord",
 ]
 
@@ -36,10 +37,20 @@ class Failed(NamedTuple):
     generation: int
 
 
+class Fault(NamedTuple):
+    """An error with its traceback; `number` counts those of a launch in the order they came."""
+
+    number: int
+    rank: int
+    error: str
+    trace: str
+
+
 @dataclass(slots=True)
 class Account:
     """What the ranks of one launch recorded about themselves."""
 
+    first: Fault | None = None
     errors: list[str] = field(default_factory=list)  # that ended a rank
     gave_up: bool = False  # a rank stopped making images, and a new one would, too
     pulses: list[Pulse] = field(default_factory=list)  # the last one of each rank

@@ -64,6 +64,7 @@ class OutputFolder:
         self.own = directory / ".runner"
         self.journals = self.own / "journal"
         self.locks = self.own / "locks"
+        self.logs = self.own / "logs"
         self.trial = self.own / "trial.json"
         self.model = self.own / "model.json"  # what the files of a local model were
         self.compared = self.own / "compared"  # see prepare/proof.py
@@ -96,6 +97,9 @@ class OutputFolder:
         several jobs share the folder."""
         return self.own / f"{_with_part('summary', part)}.json" if part else self.summary
 
+    def log(self, rank: int, part: tuple[int, int] | None) -> Path:
+        return self.logs / f"{_with_part(f'rank-{rank:05d}', part)}.log"
+
     def metrics(self, part: tuple[int, int] | None) -> Path:
         return self.own / f"{_with_part('metrics', part)}.prom"
 
@@ -125,11 +129,11 @@ class OutputFolder:
         where a link, a folder or a FIFO has the name of one of its files. Only reads."""
         reports = (self.manifest, self.metadata, self.failures, self.summary, self.report)
         guards = (self.locks / name for name in ("guard", "batches", "report", "moves"))
-        folders = (self.dir, self.own, self.journals, self.locks, self.thumbnails)
-        for path in (*folders, *self._image_folders()):
+        own = (self.own, self.journals, self.locks, self.logs, self.thumbnails)
+        for path in (self.dir, *own, *self._image_folders()):
             _refuse_unless(stat.S_ISDIR, path)
-        own = (self.trial, self.model, self.compared, *self._refusal_notes())
-        for path in (*reports, *guards, *own):
+        notes = (self.trial, self.model, self.compared, *self._refusal_notes())
+        for path in (*reports, *guards, *notes):
             _refuse_unless(stat.S_ISREG, path)
         for path in reports:
             if path.exists() and not _is_report(path):

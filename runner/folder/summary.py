@@ -65,6 +65,7 @@ def live_summary(counts: Counts, launch: Launch, live: Live) -> dict[str, Any]:
         "replicas": live.replicas,
         "timeline": live.timeline,
         "errors": [],
+        "first_error": None,  # known at the end
         "heartbeat": live.heartbeat,
     }
 
@@ -84,7 +85,22 @@ def summarize(
         "replicas": _ended_replicas(account.pulses, known, launch.seconds),
         "timeline": known.get("timeline"),
         "errors": account.errors,
+        "first_error": _first_error(account, launch),
         "heartbeat": None,
+    }
+
+
+def _first_error(account: Account, launch: Launch) -> dict[str, Any] | None:
+    """The first error with a traceback; `log` is the file that has what came before it."""
+    first = account.first
+    if first is None:
+        return None
+    shard = f"-{launch.shard.replace('/', '-of-')}" if launch.shard else ""
+    return {
+        "rank": first.rank,
+        "error": first.error,
+        "traceback": first.trace,
+        "log": f".runner/logs/rank-{first.rank:05d}{shard}.log",
     }
 
 
@@ -238,6 +254,8 @@ def sentence(
         parts.append(f"{summary['missing']} missing")
     if counts and counts.left and counts.wanted < counts.total:
         parts.append(f"{counts.left} left of the {counts.wanted} asked for")
+    if summary["first_error"]:
+        parts.append(f"the first error is in {folder.dir / summary['first_error']['log']}")
     if summary["left_s"]:
         parts.append(f"about {duration(summary['left_s'])} left")
     if summary["outcome"] == "interrupted":

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from runner.launch.store import Store, StoreLostError
 from runner.launch.tally import Totals, totals
-from runner.say import say
+from runner.say import has_bars, say
 from runner.units import counted, duration
 
 __all__ = ["Progress"]
@@ -38,7 +38,7 @@ class Progress:
         self._left = total - there
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="progress", daemon=True)
-        self._has_bar = _has_room(sys.stderr)
+        self._has_bar = has_bars() and _has_room(sys.stderr)
         self._printed, self._printed_at = 0, time.monotonic()
 
     def __enter__(self) -> "Progress":
@@ -78,7 +78,16 @@ class Progress:
         is_time = new >= (self.total - self.there) / LINES or waited_s >= LINE_S
         if new > 0 and is_time:
             done = min(self.there + so_far.made, self.total)
-            say(_line(done, so_far.failed, self.total, self.per_second, self.left_s))
+            say(
+                _line(done, so_far.failed, self.total, self.per_second, self.left_s),
+                fields={
+                    "done": done,
+                    "failed": so_far.failed,
+                    "images": self.total,
+                    "images_per_second": self.per_second or None,
+                    "left_s": self.left_s,
+                },
+            )
             self._printed, self._printed_at = so_far.finished, now
 
 

@@ -9,6 +9,9 @@ from runner.launch.store import Store, StoreLostError
 __all__ = ["Tally", "Totals", "totals"]
 
 
+MANY = 10**9  # a place after all others
+
+
 class Totals(NamedTuple):
     """Images of a launch so far."""
 
@@ -38,6 +41,12 @@ class Tally:
 
     def skipped(self) -> None:
         self._add("skipped", "finished")
+
+    def fault(self) -> int:
+        """Which error of the launch this is, from 1."""
+        with contextlib.suppress(StoreLostError):
+            return self._store.add("faults")
+        return MANY
 
     def _add(self, *keys: str) -> None:
         with contextlib.suppress(StoreLostError):

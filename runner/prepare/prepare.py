@@ -20,6 +20,7 @@ from runner.folder.counts import Counts
 from runner.folder.files import replace
 from runner.folder.journal import Journal
 from runner.folder.lock import FolderLock, guard, note_refusal
+from runner.folder.logs import keep_log
 from runner.folder.merged_record import FAILED, LOST, SKIPPED
 from runner.folder.owners import live_launches
 from runner.folder.pack import pack
@@ -143,6 +144,7 @@ def _take(rank: Rank, lock: FolderLock) -> None:
     folder, stop_file = rank.folder, rank.folder.stop_file(rank.job.part)
     folder.prepare()
     lock.acquire()
+    keep_log(folder, rank.world, lock.launch, rank.job.part)
     folder.forget_refusal(rank.job.part)
     stop_file.unlink(missing_ok=True)  # a new launch means: go on
     rank.stop.watch_file(stop_file)

@@ -9,6 +9,7 @@ from runner.launch.heartbeat import Heartbeat
 from runner.launch.layout import Part
 from runner.launch.stop import Stop
 from runner.launch.store import Store
+from runner.launch.tally import Tally
 from runner.launch.world import World
 from runner.manifest.load import Loaded
 
@@ -41,3 +42,7 @@ class Rank:
     def owned(self, launch: str) -> Owned:
         """The folder, as far as this launch has it."""
         return Owned.of(self.folder, launch, self.job.part)
+
+    @property
+    def tally(self) -> Tally:
+        return Tally(self.store, self.heartbeat.pulse)

@@ -31,13 +31,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as malloc.h has them
 
 
 def quiet_libraries() -> None:
-    """No bars and no advice from the libraries: the runner has one progress line of its own."""
+    """No bars of the libraries: the runner has one progress line of its own."""
     import diffusers.utils.logging
     import transformers.utils.logging
 
     for logging_of in (diffusers.utils.logging, transformers.utils.logging):
         logging_of.disable_progress_bar()
-        logging_of.set_verbosity_error()
 
 
 def reuse_buffers() -> None:

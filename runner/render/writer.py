@@ -1,5 +1,6 @@
 """Write results to PNG files and journal lines, while the next batch is computed."""
 
+import logging
 import queue
 import stat
 import threading
@@ -17,6 +18,7 @@ from runner.manifest.schema import Manifest
 from runner.plan import Fingerprints, Task
 from runner.render.results import Failure, Image
 from runner.render.texts import texts
+from runner.say import note
 
 __all__ = ["Writer"]
 
@@ -134,7 +136,10 @@ class Writer:
         if self._fingerprint_there(task) == fingerprint:
             return
         self.check_owned()
-        self.journal.failed(task.index, fingerprint, failure.kind, failure.error, failure.trace)
+        fault = self.tally.fault() if failure.trace else 0
+        why = (failure.kind, failure.error, failure.trace)
+        self.journal.failed(task.index, fingerprint, *why, fault)
+        note(f"image {task.index}: {failure.error}\n{failure.trace}".rstrip(), logging.WARNING)
         if failure.kind == "skipped":
             self.tally.skipped()
         else:

@@ -1,10 +1,11 @@
 """How a working job stands, seen from another process: the files alone say it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs import Job, ended, running, wait_for
+from support.jobs import Job, ended, kill_tree, running, wait_for
 
 from runner.commands.status import status
 from runner.folder import live
@@ -60,3 +61,36 @@ def test_four_ranks_and_one_of_them_stopped(
         assert len(row["busy_s"]) == len(row["images"])
     spans = [row["images"] for row in last["timeline"]["replicas"]]
     assert sum(map(sum, spans)) == 48
+
+
+def logs(job: Job) -> dict[str, list[dict[str, Any]]]:
+    """Rank and rows of each log file."""
+    paths = sorted((job.output / ".runner/logs").glob("rank-*.log"))
+    return {path.name: [json.loads(line) for line in path.open()] for path in paths}
+
+
+def test_every_log_line_is_json_also_after_a_kill(tmp_path: Path) -> None:
+    job = Job(tmp_path, 24)
+    options = ("--log-format", "json")
+    hooks = {"seconds": 0.05, "raise": ["prompt 3"], "trace": "Traceback: here"}
+    with running(job.start(*options, processes=2, hooks=hooks)) as process:
+        job.wait_for_images(6)
+        kill_tree(process.pid)
+        killed = ended(process)
+    for line in killed.err.splitlines():
+        assert json.loads(line)["message"]
+    assert list(logs(job)) == ["rank-00000.log", "rank-00001.log"]
+    torn = job.output / ".runner/logs/rank-00001.log"
+    with torn.open("a") as file:
+        file.write('{"time": "2026-')
+    done = job.run(*options, processes=2, hooks=hooks)
+    rows = [json.loads(line) for line in done.err.splitlines() if line.startswith("{")]
+    assert rows[-1]["message"].startswith("failed: 23 of 24 images")
+    lines = logs(job)["rank-00001.log"]
+    assert sum("rank 1 of 2" in row["message"] for row in lines) == 2  # both launches
+    # The failure, its traceback, and where to read on.
+    first = job.summary()["first_error"]
+    assert (first["error"], first["traceback"]) == ("ValueError: asked for", "Traceback: here")
+    assert str(job.output / first["log"]) in rows[-1]["message"]
+    messages = [row["message"] for row in logs(job)[Path(first["log"]).name]]
+    assert "image 3: ValueError: asked for\nTraceback: here" in messages

@@ -4,7 +4,7 @@ python tests/support/hooked.py HOOKS [run] MANIFEST …, also under torchrun. HO
 prompts by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: times}, "clock": 3600}.
 {"flag": [prompt], "keep": [prompt]}: flagged images, skipped or written.
 {"machine": "b", "dead_after": 4}: as on another machine, which waits so long for a heartbeat.
-{"silent_after": 2}: a rank is silent after 2 s without a heartbeat.
+{"trace": "…"}: that of the errors. {"silent_after": 2}: so long without a heartbeat.
 {"slow": {"seconds": 3, "launches": 2}}: 3 s an image, in the first two launches by Slurm.
 """
 
@@ -44,7 +44,8 @@ class Hooked(FakePipeline):
             if "marks" in self.hooks and not self._begin(Path(self.hooks["marks"]), task.index):
                 return Rendered([], DroppedError())
             if task.prompt in self.hooks.get("raise", ()):
-                return Rendered([Failure(task, "error", "ValueError: asked for", "")])
+                trace = self.hooks.get("trace", "")
+                return Rendered([Failure(task, "error", "ValueError: asked for", trace)])
             if task.prompt in self.hooks.get("flag", ()):
                 return Rendered([Failure(task, "skipped", "flagged: black")])
             if task.prompt in self.hooks.get("give_up", ()):
