@@ -60,7 +60,7 @@ def test_the_help_lists_every_command_once_in_its_group(
         (["frobnicate"], "commands: run, "),
         (["status", "job.yaml", "--exitcode"], "did you mean --exit-code?"),
         (["job.yaml", "--limt", "4"], "did you mean --limit?"),
-        (["job.yaml", "--quickly"], "--quickly; see runner run --help"),
+        (["job.yaml", "--swiftly"], "--swiftly; see runner run --help"),
         (["slurm", "job.yaml", "--gpus-per-node=8", "--time=1", "--part=x", "-x"], "-x"),
     ],
 )
