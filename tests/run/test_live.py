@@ -24,7 +24,7 @@ def test_four_ranks_and_one_of_them_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Job(tmp_path, 48)
-    job.hold(47)  # so that the job does not end meanwhile
+    job.hold(2, 47)  # where it is stopped, and so that the job does not end meanwhile
     with running(job.start(processes=4, hooks={"seconds": 0.1, "silent_after": 2})) as process:
         second = job.wait_for_process_at(2)
         job.wait_for_images(4)
@@ -50,7 +50,7 @@ def test_four_ranks_and_one_of_them_stopped(
         first.resume()
         wait_for(lambda: states(job)[0] != "silent")
         second.resume()
-        job.release(47)
+        job.release(2, 47)
         assert ended(process).code == 0
     last = job.summary()
     assert (last["outcome"], last["done"]) == ("complete", 48)
