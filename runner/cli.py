@@ -187,6 +187,17 @@ def _completion(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
+def _verify(options: argparse.Namespace) -> int:
+    from runner.commands.verify import verify
+
+    stop = Stop(DEFAULT_GRACE_S)
+    stop.install()
+    loaded, output = _manifest_and_output(options)
+    found = verify(loaded, output, options.sample, World(), stop)
+    answer(to_json(found.values(), indent=2) if options.json else "\n".join(found.lines()))
+    return found.exit_code
+
+
 def _stop(options: argparse.Namespace) -> int:
     from runner.commands.stop import stop
 
@@ -216,6 +227,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "schema": _schema,
     "status": _status,
     "report": _report,
+    "verify": _verify,
     "stop": _stop,
     "slurm": _slurm,
     "completion": _completion,

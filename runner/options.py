@@ -125,6 +125,18 @@ def _status(parser: Parser) -> None:
     _add_limit_and_shard(parser)
 
 
+def _verify(parser: Parser) -> None:
+    parser.add_argument(
+        "--sample",
+        type=_count_or_none,
+        default=20,
+        metavar="N",
+        help="make N images again, chosen at random; 0: look at the files alone, without a model "
+        "(default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
 def _no_options(parser: Parser) -> None:
     """A command without options of its own."""
 
@@ -249,6 +261,14 @@ COMMANDS = {
         ("runner report job.yaml",),
         DONE_CODES,
         _no_options,
+    ),
+    "verify": Command(
+        "during and after a run",
+        "prove that the images are those of the manifest; make a sample again and compare",
+        ("runner verify job.yaml", "runner verify job.yaml --sample 0"),
+        "0 every image is there and right; 2 refused; 3 some are not; 75 right so far, but not "
+        "complete; 1 unexpected error",
+        _verify,
     ),
     "stop": Command(
         "during and after a run",
@@ -382,6 +402,10 @@ def _add_limit_and_shard(parser: Parser) -> None:
 
 def _count(text: str) -> int:
     return _up_to(MAX_COUNT, text)
+
+
+def _count_or_none(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 def _processes(text: str) -> int:

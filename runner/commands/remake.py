@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import LaunchError, ModelError
-from runner.folder.names import image_name
-from runner.folder.png import read_text
+from runner.folder.png import call_in, read_text
 from runner.manifest.load import Loaded, load
 from runner.manifest.resolve import dump, to_yaml
 from runner.model import files as model
@@ -61,7 +60,8 @@ def compared(image: Path, output: Path, loaded: Loaded) -> tuple[bool, str]:
     words."""
     from runner.render.comparison import compare_files
 
-    new = output / image_name(0, loaded.manifest.output.images_per_folder)
+    with (output / "metadata.jsonl").open(encoding="utf-8") as lines:
+        new = output / json.loads(next(lines))["file_name"]
     before, now = _texts(image), _texts(new)
     if before["fingerprint"] != now["fingerprint"]:
         return True, f"{new}: made with other settings than {image}, so it is another image"
@@ -110,10 +110,9 @@ def _object(image: Path, text: Mapping[str, str], key: str) -> dict[str, Any]:
 
 
 def _values(image: Path, text: Mapping[str, str]) -> dict[str, Any]:
-    """The manifest of one image. The first version had the parameters of the call under
-    `parameters`, where other programs look for a text."""
+    """The manifest of one image."""
     spec, made = _object(image, text, "model"), _object(image, text, "made")
-    call = _object(image, text, "call" if "call" in text else "parameters")
+    call = _object(image, {"call": call_in(text)}, "call")
     own = {"meta": _object(image, text, "meta"), "id": text.get("id")}
     prompt = {"prompt": text["prompt"], **{key: value for key, value in own.items() if value}}
     is_known = spec.get("id") == "demo" or HUB_ID.fullmatch(str(spec.get("id")))

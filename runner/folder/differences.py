@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.folder.paths import OutputFolder
-from runner.folder.png import read_text
+from runner.folder.png import call_in, read_text
 from runner.folder.survey import Survey
 from runner.plan import Plan, Task
 from runner.say import cut
@@ -107,7 +107,7 @@ def _distance(text: Mapping[str, str], task: Task, index: int | None) -> tuple[b
 def _values_of(text: Mapping[str, str]) -> dict[str, Any]:
     seed = text.get("seed", "")
     known = {"prompt": text.get("prompt"), "seed": int(seed) if seed.isdecimal() else seed}
-    return {**known, **_parsed(text.get("parameters", ""))}
+    return {**known, **_parsed(call_in(text))}
 
 
 def _values_of_task(task: Task) -> dict[str, Any]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-__all__ = ["Committed", "commit", "encode", "overwrite", "read_text"]
+__all__ = ["Committed", "call_in", "commit", "encode", "overwrite", "read_text", "whole"]
 
 PNG_END = b"IEND\xaeB`\x82"  # the last chunk; Pillow reads a file without it, too
 
@@ -42,35 +42,50 @@ def encode(pixels: "NDArray[np.uint8]", text: Mapping[str, Any], level: int) -> 
     return buffer.getvalue()
 
 
-def read_text(path: Path, *, whole: bool = False) -> dict[str, str] | None:
+def read_text(path: Path, *, is_whole: bool = False) -> dict[str, str] | None:
     """The text chunks of a PNG; None for a file that is not a readable PNG.
 
-    With `whole`, the pixels are read too. Then a cut file gives None, and a picture that somebody
-    edited, whose pixels have another CRC-32 than its text says, gives no text: {}.
+    With `is_whole`, the pixels are read too. Then a cut file gives None, and a picture that
+    somebody edited, whose pixels have another CRC-32 than its text says, gives no text: {}.
     """
     from PIL import Image
 
     try:
+        if is_whole:
+            found = whole(path.read_bytes())
+            return found and (found[0] if found[1] else {})
         with Image.open(path) as image:
-            texts = _text_of_whole(path, image) if whole else image.info
+            return _texts(image.info)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
-    if texts is None:
-        return None
-    return {str(key): str(value) for key, value in texts.items() if isinstance(value, str)}
 
 
-def _text_of_whole(path: Path, image: "Image") -> Mapping[Any, Any] | None:
-    """As `read_text` with `whole`."""
-    image.load()
-    if not path.read_bytes().endswith(PNG_END):
+def whole(data: bytes) -> tuple[dict[str, str], bool] | None:
+    """The texts of a PNG, and whether its pixels have the CRC-32 that they say; None for bytes that
+    are not a whole PNG."""
+    from PIL import Image
+
+    try:
+        with Image.open(BytesIO(data)) as image:
+            image.load()
+            texts = _texts(getattr(image, "text", {}))
+            return (texts, texts.get("pixels") == _crc(image)) if data.endswith(PNG_END) else None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
-    texts: Mapping[Any, Any] = getattr(image, "text", {})
-    return texts if texts.get("pixels") == _crc(image) else {}
+
+
+def _texts(info: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in info.items() if isinstance(value, str)}
 
 
 def _crc(image: "Image") -> str:
     return f"{zlib.crc32(image.tobytes()):08x}"
+
+
+def call_in(texts: Mapping[str, str]) -> str:
+    """The parameters of the pipeline's call, as JSON, among the texts of an image. The first
+    version had them where other programs look for a text of their own form."""
+    return texts.get("call") or texts.get("parameters", "")
 
 
 def commit(

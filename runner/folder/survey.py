@@ -220,7 +220,7 @@ def _fingerprint_in(path: Path, size: int) -> str | None:
     a file that is not a whole image."""
     if size == NO_FILE:
         return ""
-    text = read_text(path, whole=True) if size else None
+    text = read_text(path, is_whole=True) if size else None
     if text is None:
         path.open("rb").close()  # raises PermissionError, where that was the reason
     return _hexadecimal(text.get("fingerprint", "")) if text is not None else None

@@ -91,19 +91,23 @@ class Look:
         if self.recorded is not None and len(self.record.done):
             names = [one.output.name or "the index" for one in (self.recorded, self.manifest)]
             found.renamed = names[0] if names[0] != names[1] else ""
-        if found.changed and (files := self._changed_files()):
-            found.cause = f"{first_few(files)} of the model changed since"
+        if found.changed:
+            found.cause = self.cause
         if found.unfit:
             found.reasons = differences(self.folder, self.plan, found)
         return found
 
-    def _changed_files(self) -> list[str]:
-        """The model's files that are not what they were in the last run, as far as it is known."""
+    @property
+    def cause(self) -> str:
+        """Why finished images have another fingerprint than in the plan: names the model's files
+        that are not what they were in the last run, as far as it is known."""
         try:
-            before = read_json(self.folder.model)
+            files = model.changed_files(read_json(self.folder.model), self.model_files)
         except ModelError:
-            return []
-        return model.changed_files(before, self.model_files)
+            files = []
+        if files:
+            return f"{first_few(files)} of the model changed since"
+        return "the manifest changed since"
 
 
 def look(loaded: Loaded, folder: OutputFolder) -> Look:

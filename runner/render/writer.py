@@ -152,4 +152,4 @@ class Writer:
 
 def _is_edited(path: Path) -> bool:
     """Whether somebody changed the pixels of an image that the runner wrote."""
-    return png.read_text(path, whole=True) == {}
+    return png.read_text(path, is_whole=True) == {}

@@ -88,7 +88,7 @@ def test_png_keeps_pixels_and_text(tmp_path: Path) -> None:
         crc = f"{zlib.crc32(PIXELS.tobytes()):08x}"
         wanted = {**text, "parameters": '{"height": 16}', "pixels": crc}
         assert png.read_text(path) == wanted
-        assert png.read_text(path, whole=True) == wanted
+        assert png.read_text(path, is_whole=True) == wanted
     assert png.commit(path, data, "launch") is None
 
 
@@ -97,4 +97,4 @@ def test_a_cut_or_empty_image_is_no_image(tmp_path: Path) -> None:
     data = png.encode(PIXELS, {"fingerprint": "f"}, 1)
     for cut in (0, 8, len(data) // 2, len(data) - 20):
         path.write_bytes(data[:cut])
-        assert png.read_text(path, whole=True) is None
+        assert png.read_text(path, is_whole=True) is None

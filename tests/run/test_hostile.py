@@ -232,4 +232,4 @@ def test_a_hostile_image_is_no_image_of_ours(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[16:24] = b"\x00\x00\xff\xff" * 2
     bomb.write_bytes(data)
-    assert images.read_text(bomb, whole=True) is None
+    assert images.read_text(bomb, is_whole=True) is None
