@@ -192,6 +192,7 @@ def _verify(options: argparse.Namespace) -> int:
 
     stop = Stop(DEFAULT_GRACE_S)
     stop.install()
+    _set_up_output(options, World())
     loaded, output = _manifest_and_output(options)
     found = verify(loaded, output, options.sample, World(), stop)
     answer(to_json(found.values(), indent=2) if options.json else "\n".join(found.lines()))
@@ -210,7 +211,8 @@ def _slurm(options: argparse.Namespace) -> int:
 
     _, output = _manifest_and_output(options)
     names = [field.name for field in dataclasses.fields(Request)]
-    request = Request(**{name: getattr(options, name) for name in names})
+    values = {name: getattr(options, name) for name in names}
+    request = Request(**{**values, "sbatch_arg": tuple(options.sbatch_arg)})
     given = [word for assignment in options.set for word in ("--set", assignment)]
     if options.output is not None:
         given += ["--output", str(options.output)]

@@ -74,26 +74,14 @@ def _run(parser: Parser) -> None:
         help="first compare one image with that of plain diffusers; stop if they differ",
     )
     _add_limit_and_shard(parser)
-    words = parser.add_mutually_exclusive_group()
-    words.add_argument(
-        "-q", "--quiet", action="store_true", help="print only problems and the last line"
-    )
-    words.add_argument(
-        "-v", "--verbose", action="store_true", help="print also what the log files have"
-    )
-    parser.add_argument(
-        "--log-format",
-        choices=("text", "json"),
-        default="text",
-        help="lines of the terminal and of the log files; json: one object a line "
-        "(default: %(default)s)",
-    )
+    _add_voice(parser)
 
 
 def _remake(parser: Parser) -> None:
     parser.add_argument(
         "--show", action="store_true", help="print the manifest that makes it; make nothing"
     )
+    _add_voice(parser)
     parser.set_defaults(limit=None, regenerate=False, self_check=False, part=None)
 
 
@@ -135,6 +123,7 @@ def _verify(parser: Parser) -> None:
         "(default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    _add_voice(parser)
 
 
 def _no_options(parser: Parser) -> None:
@@ -165,12 +154,21 @@ def _slurm(parser: Parser) -> None:
         metavar="N",
         help="CPU cores for each GPU (default: %(default)s)",
     )
-    parser.add_argument("--partition", metavar="NAME", help="Slurm partition")
+    for name in ("partition", "account", "qos"):
+        parser.add_argument(f"--{name}", metavar="NAME", help=f"Slurm's --{name}")
+    parser.add_argument(
+        "--sbatch-arg",
+        action="append",
+        default=[],
+        metavar="ARG",
+        help="another option of sbatch, as in --sbatch-arg=--constraint=h100; repeatable",
+    )
     parser.add_argument(
         "--array",
         type=_count,
         metavar="N",
-        help="an array of N one-node jobs; each makes one of N equal parts of the plan",
+        help="an array of N one-node jobs; each makes one of N equal parts of the plan. "
+        "The site's MaxArraySize limits N",
     )
     parser.add_argument(
         "--signal-lead-s",
@@ -387,6 +385,24 @@ def _add_file(parser: Parser, name: str) -> None:
 def _complete_with(action: argparse.Action, kind: str) -> None:
     """What shtab completes the word of an argument with."""
     action.complete = FILES[kind]  # type: ignore[attr-defined]
+
+
+def _add_voice(parser: Parser) -> None:
+    """How much of what happens is printed, and in which form."""
+    words = parser.add_mutually_exclusive_group()
+    words.add_argument(
+        "-q", "--quiet", action="store_true", help="print only problems and the last line"
+    )
+    words.add_argument(
+        "-v", "--verbose", action="store_true", help="print also what the log files have"
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="lines of the terminal and of the log files; json: one object a line "
+        "(default: %(default)s)",
+    )
 
 
 def _add_limit_and_shard(parser: Parser) -> None:

@@ -12,6 +12,11 @@ from runner.errors import LaunchError
 __all__ = ["Request", "minutes_of", "script", "submit"]
 
 TEMPLATE = Path(__file__).with_name("job.sh.j2")
+ARGUMENT = re.compile(r"--(?P<name>[a-z][a-z-]*)(=.+)?", re.ASCII)
+SET_HERE = (
+    *("nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "cpus-per-gpu", "time"),
+    *("array", "signal", "requeue", "no-requeue", "open-mode"),
+)
 TIME = re.compile(r"[0-9]+((:[0-9]{2}){0,2}|-[0-9]+(:[0-9]{2}){0,2})")
 
 
@@ -27,6 +32,9 @@ class Request:
     time: str
     cpus_per_gpu: int = 4
     partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    sbatch_arg: tuple[str, ...] = ()
     array: int | None = None
     signal_lead_s: int = 120
 
@@ -38,13 +46,30 @@ class Request:
                 f"--time {self.time}: not longer than --signal-lead-s {self.signal_lead_s}, so the "
                 f"job would be asked to stop at once; use a longer time or a shorter lead"
             )
-        if self.partition and not re.fullmatch(r"[\w.,+-]+", self.partition):
-            raise LaunchError(f"--partition {self.partition!r}: not the name of a partition")
+        for key in ("partition", "account", "qos"):
+            name = getattr(self, key)
+            if name is not None and not re.fullmatch(r"[\w.,+-]+", name):
+                what = {"partition": "a partition", "account": "an account", "qos": "a QOS"}[key]
+                raise LaunchError(f"--{key} {name!r}: not the name of {what}")
+        for argument in self.sbatch_arg:
+            _check_argument(argument)
         if self.array is not None and self.nodes != 1:
             raise LaunchError(
                 f"--array {self.array} makes one-node jobs; use --nodes 1, or no --array for one "
                 f"job over {self.nodes} nodes"
             )
+
+
+def _check_argument(argument: str) -> None:
+    """Raises LaunchError for what is no option of sbatch, and for what the script sets itself."""
+    found = ARGUMENT.fullmatch(argument)
+    if found is None or not argument.isprintable():
+        raise LaunchError(
+            f"--sbatch-arg {argument[:80]!r}: not an option of sbatch; write for example "
+            f"--sbatch-arg=--constraint=h100"
+        )
+    if found["name"] in SET_HERE:
+        raise LaunchError(f"--sbatch-arg {argument}: the script sets --{found['name']} itself")
 
 
 def minutes_of(time: str) -> float:
@@ -93,17 +118,37 @@ def submit(text: str) -> str:
     except FileNotFoundError:
         raise LaunchError("--submit: no sbatch on this machine; save the script instead") from None
     if done.returncode:
-        raise LaunchError(f"sbatch: {done.stderr.strip()}")
+        raise LaunchError(f"sbatch: {done.stderr.strip()}{_array_limit(done.stderr)}")
     return done.stdout.strip()
+
+
+def _array_limit(error: str) -> str:
+    """How large an array may be, where sbatch refused one without saying so."""
+    if "Invalid job array specification" not in error:
+        return ""
+    import subprocess
+
+    shown = subprocess.run(
+        ["scontrol", "show", "config"], capture_output=True, text=True, check=False
+    ).stdout
+    found = re.search(r"MaxArraySize\s*=\s*(\d+)", shown)
+    if found is None:
+        return "; the site's MaxArraySize limits --array: use fewer, larger parts"
+    most = int(found[1]) - 1
+    return (
+        f"; this site takes --array {most} at most (MaxArraySize {found[1]}): use fewer, larger "
+        f"parts, each goes on where it stopped"
+    )
 
 
 def _options(request: Request) -> list[str]:
     """The options that differ from their defaults, as on the command line."""
     values = [(field, getattr(request, field.name)) for field in dataclasses.fields(request)]
     return [
-        f"--{field.name.replace('_', '-')}={value}"
+        f"--{field.name.replace('_', '-')}={one}"
         for field, value in values
         if value != field.default
+        for one in (value if isinstance(value, tuple) else [value])
     ]
 
 

@@ -66,7 +66,8 @@ class Verified:
                 yield f"image {index}: {found} (its record says {self.tiers[index]})"
         verdicts = collections.Counter(found.verdict for found in self.sample.values())
         counts = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
-        yield f"made again: images {first_few([*self.sample])}: {counts}"
+        some = counted(len(self.sample), "image")
+        yield f"made again: {some} ({first_few([*self.sample])}): {counts}"
 
     def values(self) -> dict[str, Any]:
         return {

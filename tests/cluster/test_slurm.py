@@ -107,6 +107,11 @@ def test_hostile_names_stay_quoted(
         (["--time", "5", "--array", "2", "--nodes", "2"], "--array 2 makes one-node jobs"),
         (["--time", "5", "--partition", "a b\n"], "not the name of a partition"),
         (["--time", "5", "--submit"], "no sbatch on this machine"),
+        (["--time", "5", "--account", "a;b"], "not the name of an account"),
+        (["--time", "5", "--qos", "x\n#SBATCH"], "not the name of a QOS"),
+        (["--time", "5", "--sbatch-arg=-x"], "not an option of sbatch"),
+        (["--time", "5", "--sbatch-arg=--comment=a\nrm"], "not an option of sbatch"),
+        (["--time", "5", "--sbatch-arg=--array=1-9"], "the script sets --array itself"),
     ],
 )
 def test_refused(
@@ -119,6 +124,49 @@ def test_refused(
     monkeypatch.setenv("PATH", str(tmp_path))
     job = Job(tmp_path)
     assert main(["slurm", str(job.manifest), "--gpus-per-node", "8", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_account_qos_and_other_options_of_sbatch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job(tmp_path)
+    words = ["slurm", str(job.manifest), "--gpus-per-node=8", "--time=60"]
+    more = ["--account=lab-1", "--qos=low", "--sbatch-arg=--constraint=a100&nvlink"]
+    assert main([*words, *more, "--sbatch-arg=--exclusive"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    given = [line for line in lines if line.startswith("#SBATCH")]
+    assert {"#SBATCH --account=lab-1", "#SBATCH --qos=low", "#SBATCH --exclusive"} <= set(given)
+    assert "#SBATCH '--constraint=a100&nvlink'" in given
+    made_by = shlex.split(lines[1].removeprefix("# Made by: python -m runner "))
+    assert set(more) <= set(made_by)
+    assert main(made_by) == 0
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("MaxArraySize            = 1001", "takes --array 1000 at most (MaxArraySize 1001)"),
+        ("", "the site's MaxArraySize limits --array"),
+    ],
+)
+def test_an_array_that_is_too_large_is_explained(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    config: str,
+    words: str,
+) -> None:
+    refusal = "sbatch: error: Batch job submission failed: Invalid job array specification"
+    tools = {"sbatch": f"echo '{refusal}' >&2; exit 1", "scontrol": f"echo '{config}'"}
+    for name, line in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    job = Job(tmp_path)
+    arguments = ["--gpus-per-node", "8", "--time", "60", "--array", "5000", "--submit"]
+    assert main(["slurm", str(job.manifest), *arguments]) == 2
     assert words in capsys.readouterr().err
 
 

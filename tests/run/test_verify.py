@@ -62,7 +62,7 @@ def test_a_finished_folder_is_right_and_exact(home: Path) -> None:
     assert [one.verdict for one in found.sample.values()] == ["exact"] * 4
     assert [*found.lines()] == [
         f"4 of 4 images in {home / 'out'} as they should be",
-        "made again: images 0, 1, 2, 3: 4 exact",
+        "made again: 4 images (0, 1, 2, 3): 4 exact",
     ]
 
 
