@@ -237,7 +237,8 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
 
 
 def _manifest_and_output(options: argparse.Namespace) -> "tuple[Loaded, Path]":
-    """The manifest, and the output folder: --output, else the manifest's, else by its name."""
+    """The manifest, and the output folder: --output; for the manifest as run, its own folder; else
+    the manifest's, else by its name."""
     if options.command == "remake":
         from runner.commands.remake import remake
 
@@ -245,8 +246,15 @@ def _manifest_and_output(options: argparse.Namespace) -> "tuple[Loaded, Path]":
     from runner.manifest.load import load
 
     loaded = load(options.manifest, options.set)
+    folder = loaded.path.parent
+    if options.output is None and loaded.path.name == "manifest.yaml" and _is_output(folder):
+        return loaded, folder  # wherever it was copied
     by_name = Path("outputs") / loaded.path.stem
     return loaded, Path(options.output or loaded.manifest.output.dir or by_name)
+
+
+def _is_output(folder: Path) -> bool:
+    return (folder / ".runner").is_dir()
 
 
 # --- what the terminal shows --------------------------------------------------------------------

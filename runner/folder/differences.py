@@ -83,17 +83,21 @@ class _Wanted:
         return ", ".join(changes), task.prompt_index
 
     def _model(self) -> dict[str, Any]:
-        manifest = self.plan.manifest
-        spec = manifest.model
-        about = {"id": spec.id, "revision": spec.revision, "variant": spec.variant}
-        return {**{f"model.{key}": value for key, value in about.items()}, "dtype": manifest.dtype}
+        spec = self.plan.manifest.model
+        return {
+            "model": Path(spec.id).name if spec.folder else spec.id,  # as texts.py writes it
+            "model.revision": spec.revision,
+            "model.variant": spec.variant,
+            "dtype": self.plan.manifest.dtype,
+        }
 
     def _model_of(self, text: Mapping[str, str]) -> dict[str, Any]:
-        spec = _parsed(text.get("model", ""))
-        if not spec or spec.get("id") != self.plan.manifest.model.id:  # a local one has moved
-            return {**self._model(), "dtype": text.get("dtype")}
-        about = {f"model.{key}": spec.get(key) for key in ("id", "revision", "variant")}
-        return {**about, "dtype": text.get("dtype")}
+        """What is not in an image's text counts as equal."""
+        model = _parsed(text.get("model", ""))
+        named = {"model": model.get("id"), "dtype": text.get("dtype")}
+        named |= {f"model.{key}": model.get(key) for key in ("revision", "variant")}
+        known = self._model()
+        return {key: known[key] if value is None else value for key, value in named.items()}
 
 
 def _distance(text: Mapping[str, str], task: Task, index: int | None) -> tuple[bool, bool, bool]:

@@ -69,6 +69,9 @@ class OutputFolder:
         self.model = self.own / "model.json"  # what the files of a local model were
         self.compared = self.own / "compared"  # see prepare/proof.py
         self.manifest = directory / "manifest.yaml"
+        names = ("manifest-prompts.jsonl", "manifest-prompts.jsonl.gz")
+        self.prompts = directory / names[0], directory / names[1]  # see recorded_prompts.py
+        self.prompts_note = self.own / "prompts.json"
         self.metadata = directory / "metadata.jsonl"
         self.failures = directory / "failures.jsonl"
         self.summary = directory / "summary.json"
@@ -132,8 +135,8 @@ class OutputFolder:
         own = (self.own, self.journals, self.locks, self.logs, self.thumbnails)
         for path in (self.dir, *own, *self._image_folders()):
             _refuse_unless(stat.S_ISDIR, path)
-        notes = (self.trial, self.model, self.compared, *self._refusal_notes())
-        for path in (*reports, *guards, *notes):
+        notes = (self.trial, self.model, self.compared, self.prompts_note, *self._refusal_notes())
+        for path in (*reports, *self.prompts, *guards, *notes):
             _refuse_unless(stat.S_ISREG, path)
         for path in reports:
             if path.exists() and not _is_report(path):

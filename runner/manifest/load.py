@@ -1,5 +1,6 @@
 """A manifest file and its prompt file → a frozen manifest with its prompts."""
 
+import hashlib
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,7 +55,6 @@ def load(path: Path, sets: Sequence[str] = (), text: str | None = None) -> Loade
     manifest = _with_model_path(manifest, root, path.parent)
     files = _prompt_files(manifest.prompts, root, path.parent)
     prompts = open_prompts(manifest.prompts, files, root)
-    manifest = manifest.model_copy(update={"prompts": _with_whole_paths(manifest.prompts, files)})
     return Loaded(manifest, prompts, path, root, remarks)
 
 
@@ -69,21 +69,22 @@ def _prompt_files(prompts: Any, root: Node, folder: Path) -> list[Path]:
             if not found[-1].exists():
                 place = root.walk(key).place
                 problems.append(Problem(place, f"no prompt file {found[-1].resolve()}"))
+            elif item.sha256 and item.sha256 != (sha256 := _sha256(found[-1])):
+                words = f"{dotted(key)}: {item.file}: its SHA-256 is {sha256}, not {item.sha256}; "
+                words += "take the file that belongs to this manifest, or remove sha256"
+                problems.append(Problem(root.walk(key).place, words))
     if problems:
         raise ManifestError(problems)
     return found
 
 
-def _with_whole_paths(prompts: Any, files: Sequence[Path]) -> Any:
-    """The output folder holds the manifest as run: from there only full paths are right."""
-    paths = iter(files)
-
-    def whole(item: Any) -> Any:
-        if not isinstance(item, File):
-            return item
-        return item.model_copy(update={"file": str(next(paths).resolve())})
-
-    return tuple(map(whole, prompts)) if isinstance(prompts, tuple) else whole(prompts)
+def _sha256(path: Path) -> str:
+    """Raises ManifestError for a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ManifestError([Problem(str(path), error.strerror or str(error))]) from None
 
 
 def _with_model_path(manifest: Manifest, root: Node, folder: Path) -> Manifest:

@@ -25,11 +25,13 @@ from runner.folder.merged_record import FAILED, LOST, SKIPPED
 from runner.folder.owners import live_launches
 from runner.folder.pack import pack
 from runner.folder.paths import HEADER, OutputFolder, os_errors_as_refusals
+from runner.folder.recorded_prompts import has_recorded, record_prompts
 from runner.folder.refuse import refuse
 from runner.folder.survey import Survey, pending_batches
 from runner.launch.crashes import deaths, quarantined
 from runner.manifest.resolve import Resolved, decide, dump, fill
 from runner.manifest.schema import Manifest
+from runner.manifest.sources.prompt_list import Inline
 from runner.plan import Plan, wanted_images
 from runner.prepare.assignment import Assignment, checksum
 from runner.prepare.batch_sizes import find_batch_sizes, is_open
@@ -85,7 +87,7 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
         settled = _settle(rank, seen, found, lock)
         manifest = fill(job.loaded.manifest, settled.resolved)
         wanted = wanted_images(settled.plan, job.limit, job.part)
-        has_moves = bool(found.moves)
+        is_other_list = bool(found.moves) or _is_other_list(job, folder, seen)
         seen, found, journal = _arranged(job, folder, seen, found, lock)
         _leave_out(crashed, found)
         _record_survey(seen, found, journal, wanted, crashed, lock)
@@ -93,9 +95,9 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
             text = json.dumps(seen.model_files)
             replace(folder.model, (text.encode(),), lock.launch, lock.check)
         # What was recorded with an earlier launch's choices stays where this one only looked.
-        has_moves = has_moves or bool(found.beyond)
-        if settled.has_work or (has_moves and not is_open(manifest)):
-            _record_manifest(folder, manifest, settled.choice, lock)
+        is_other_list = is_other_list or bool(found.beyond)
+        if settled.has_work or (is_other_list and not is_open(manifest)):
+            _record_manifest(job, folder, manifest, settled.choice, lock)
     assignment = Assignment(
         launch=lock.launch,
         # The survey's own journal came between the last launch and this one.
@@ -156,7 +158,7 @@ def _look(job: Job, folder: OutputFolder, lock: FolderLock) -> Look:
         seen = look(job.loaded, folder).with_revision()
         if seen.recorded is None:
             _ = seen.plan  # refused where a seed would be drawn beside finished images
-            _record_manifest(folder, seen.manifest, "", lock)
+            _record_manifest(job, folder, seen.manifest, "", lock)
     return seen
 
 
@@ -227,7 +229,7 @@ def _settle_batches(rank: Rank, seen: Look, settled: _Settled, lock: FolderLock)
             sizes, renderer = find_batch_sizes(rank, settled.plan, manifest)
         resolved = settled.resolved.model_copy(update={"batch_sizes": sizes})
         manifest = fill(loaded.manifest, resolved)
-        _record_manifest(folder, manifest, settled.choice, lock)
+        _record_manifest(rank.job, folder, manifest, settled.choice, lock)
     found = ", ".join(f"{count} for {name}" for name, count in sizes.items())
     say(f"batch_size auto: {found}")
     plan = Plan(manifest, loaded.prompts, loaded.root)
@@ -261,10 +263,22 @@ def _record_survey(
     pack(folder.journals, record, lambda: live_launches(folder), launch, lock.check)
 
 
+def _is_other_list(job: Job, folder: OutputFolder, seen: Look) -> bool:
+    """Whether the prompts are not those that were recorded last."""
+    prompts = job.loaded.prompts
+    if isinstance(prompts, Inline):
+        return seen.recorded is None or seen.recorded.prompts != job.loaded.manifest.prompts
+    return not has_recorded(folder, prompts)
+
+
 def _record_manifest(
-    folder: OutputFolder, manifest: Manifest, choice: str, lock: FolderLock
+    job: Job, folder: OutputFolder, manifest: Manifest, choice: str, lock: FolderLock
 ) -> None:
-    """Write manifest.yaml: the manifest as run."""
+    """Write manifest.yaml: the manifest as run. Prompts that do not stand in it go beside it."""
+    prompts = job.loaded.prompts
+    if not isinstance(prompts, Inline):
+        file = record_prompts(folder, prompts, lock.launch, lock.check)
+        manifest = manifest.model_copy(update={"prompts": file})
     remark = f"# {choice}\n" if choice else ""
     parts = (HEADER, remark, dump(manifest))
     replace(folder.manifest, (part.encode() for part in parts), lock.launch, lock.check)

@@ -14,6 +14,7 @@ from runner.manifest.sources.prompt_list import FromSource, Inline, Joined, Prom
 from runner.manifest.sources.records import Records
 from runner.manifest.sources.spec import File
 from runner.manifest.sources.tables import DatasetRows, ParquetRows
+from runner.manifest.sources.unpacked import Unpacked
 from runner.manifest.yaml_tree import Node
 
 __all__ = ["open_prompts"]
@@ -69,6 +70,12 @@ def _file_records(spec: File, path: Path) -> Records:
     shown = str(path)
     if path.is_dir():
         return TextFolder(path, shown)
+    if path.suffix.lower() == ".gz":
+        return Unpacked(path, shown, lambda inner: _records(spec, inner, shown))
+    return _records(spec, path, shown)
+
+
+def _records(spec: File, path: Path, shown: str) -> Records:
     kind = spec.format or ENDINGS.get(path.suffix.lower())
     if kind is None:
         words = f"prompt files end in {', '.join(ENDINGS)}; or add format, as in format: csv"

@@ -117,8 +117,8 @@ class File(Source):
     """`{file: prompts.csv}`; a folder stands for the .txt files in it."""
 
     file: Text = Field(
-        description="a .txt, .jsonl, .json, .csv, .tsv or .parquet file, or a folder of .txt "
-        "files; relative to the manifest",
+        description="a .txt, .jsonl, .json, .csv, .tsv or .parquet file, also with .gz; or a "
+        "folder of .txt files; relative to the manifest",
         examples=["prompts.csv"],
     )
     format: Format | None = Field(
@@ -126,6 +126,11 @@ class File(Source):
         description="what the file is, where its name does not say it; sd-scripts are lines with "
         "its flags",
         examples=["sd-scripts"],
+    )
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        default=None,
+        description="refuse the file if its SHA-256 is another; manifest.yaml has it",
+        examples=["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
     )
 
 
