@@ -9,6 +9,7 @@ from typing import Any
 from runner.errors import FolderError
 from runner.folder import files
 from runner.folder.paths import OutputFolder
+from runner.manifest.load import Loaded
 from runner.manifest.prompts import Prompt
 from runner.manifest.sources.prompt_list import PromptList
 from runner.manifest.sources.spec import File
@@ -21,10 +22,11 @@ GZIP = 31  # zlib's word for a gzip header
 
 
 def record_prompts(
-    folder: OutputFolder, prompts: PromptList, launch: str, check: Callable[[], None]
+    folder: OutputFolder, loaded: Loaded, launch: str, check: Callable[[], None]
 ) -> File:
     """Write all prompts into one file, unless it has them, and return how manifest.yaml names it.
     `check` is called before the file gets its name."""
+    prompts = loaded.prompts
     plain, compressed = folder.prompts
     path, other = (compressed, plain) if len(prompts) > LONG else (plain, compressed)
     if path.exists() and not folder.manifest.exists():
@@ -33,21 +35,27 @@ def record_prompts(
             f"folder: --output DIR"
         )
     known = _known(folder)
-    if not (has_recorded(folder, prompts) and known["file"] == path.name and path.exists()):
+    if not (has_recorded(folder, loaded) and known["file"] == path.name and path.exists()):
         found = hashlib.sha256()
         lines = _chunks(prompts)
         chunks = _compressed(lines) if path is compressed else lines
         files.replace(path, _hashed(chunks, found), launch, check)
-        known = {"list": prompts.checksum(), "file": path.name, "sha256": found.hexdigest()}
+        known = {"list": _sum(loaded), "file": path.name, "sha256": found.hexdigest()}
         files.replace(folder.prompts_note, (json.dumps(known).encode(),), launch, check)
         other.unlink(missing_ok=True)
     # Whether ids may be there twice was checked where they come from.
     return File(file=path.name, sha256=known["sha256"], repeat_ids=True)
 
 
-def has_recorded(folder: OutputFolder, prompts: PromptList) -> bool:
+def has_recorded(folder: OutputFolder, loaded: Loaded) -> bool:
     """Whether these are the prompts that were recorded last."""
-    return _known(folder).get("list") == prompts.checksum()
+    return _known(folder).get("list") == _sum(loaded)
+
+
+def _sum(loaded: Loaded) -> int:
+    """Of where the prompts come from, with columns and choices, and of what is there."""
+    sources = loaded.manifest.model_dump_json(include={"prompts"})
+    return zlib.crc32(sources.encode(), loaded.prompts.checksum())
 
 
 def _known(folder: OutputFolder) -> dict[str, Any]:

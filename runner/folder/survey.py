@@ -70,12 +70,15 @@ def survey(
     fingerprints: Fingerprints,
     record: MergedRecord,
     live: set[str],
+    *,
+    has_new_names: bool = False,
 ) -> Survey:
     """Compare the plan with the folder. Only reads.
 
     A file of the right size counts as whole. Where its journal ended without the last line, its
     bytes are compared, too. `live` are the launches of sibling shards, who still write journals.
-    An image that does not fit its place is not taken for what the journals say of the place.
+    An image that does not fit its place is not taken for what the journals say of the place; where
+    the list has new names, no image is.
     """
     files = scan(folder, plan)
     states = record.states(plan, fingerprints, files.sizes)
@@ -84,9 +87,11 @@ def survey(
     for index in record.kept_out:
         found.todo[index] = 0
     for index, size in enumerate(files.sizes):
-        is_done = states[index] == DONE
         if index in record.kept_out:
             continue
+        is_done = states[index] == DONE
+        if is_done and has_new_names and not _carries_its_own(folder, plan, fingerprints, index):
+            is_done, states[index] = False, LEFT
         if size == ABSENT or (is_done and record.done.source(index)[0] not in suspect):
             continue  # nearly all images: no file is opened
         task, done = plan.task(index), record.done.get(index)
@@ -97,6 +102,13 @@ def survey(
     elsewhere = (folder.dir / name for name in sorted(files.misplaced))
     found.misplaced = next(filter(_is_from_runner, elsewhere), None)
     return found
+
+
+def _carries_its_own(
+    folder: OutputFolder, plan: Plan, fingerprints: Fingerprints, index: int
+) -> bool:
+    task = plan.task(index)
+    return _carries(folder.image(task), fingerprints.of(task))
 
 
 def _look_elsewhere(found: Survey, files: Scan, record: MergedRecord, suspect: set[str]) -> None:

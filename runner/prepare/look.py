@@ -15,11 +15,13 @@ from runner.folder.merged_record import MergedRecord
 from runner.folder.names import check_names
 from runner.folder.owners import live_launches
 from runner.folder.paths import OutputFolder
+from runner.folder.recorded_prompts import has_recorded
 from runner.folder.refuse import refuse_to_draw
 from runner.folder.survey import Survey, survey
 from runner.manifest.load import Loaded, parse
 from runner.manifest.resolve import Resolved, decide, fill
 from runner.manifest.schema import Manifest
+from runner.manifest.sources.prompt_list import Inline
 from runner.model import files as model
 from runner.model.json_file import read_json
 from runner.plan import Fingerprints, Plan
@@ -48,6 +50,13 @@ class Look:
     def is_drawn(self) -> bool:
         """Whether the seed is new: neither the manifest nor an earlier run names one."""
         return self.loaded.manifest.seed is None and self.recorded is None
+
+    @property
+    def is_other_list(self) -> bool:
+        """Whether the prompts are not those that were recorded last."""
+        if isinstance(self.loaded.prompts, Inline):
+            return self.recorded is None or self.recorded.prompts != self.loaded.manifest.prompts
+        return not has_recorded(self.folder, self.loaded)
 
     @functools.cached_property
     def manifest(self) -> Manifest:
@@ -87,7 +96,14 @@ class Look:
         """How each image stands. Launch `but` is our own. Files of a journal that ended without its
         last line are read whole, unless it lives or `trusts_journals`."""
         trusted = set(map(journal_launch, self.record.unclean)) if trusts_journals else self.live
-        found = survey(self.folder, self.plan, self.fingerprints, self.record, trusted - {but})
+        found = survey(
+            self.folder,
+            self.plan,
+            self.fingerprints,
+            self.record,
+            trusted - {but},
+            has_new_names=self.folder.template is not None and self.is_other_list,
+        )
         if self.recorded is not None and len(self.record.done):
             names = [one.output.name or "the index" for one in (self.recorded, self.manifest)]
             found.renamed = names[0] if names[0] != names[1] else ""

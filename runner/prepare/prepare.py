@@ -25,7 +25,7 @@ from runner.folder.merged_record import FAILED, LOST, SKIPPED
 from runner.folder.owners import live_launches
 from runner.folder.pack import pack
 from runner.folder.paths import HEADER, OutputFolder, os_errors_as_refusals
-from runner.folder.recorded_prompts import has_recorded, record_prompts
+from runner.folder.recorded_prompts import record_prompts
 from runner.folder.refuse import refuse
 from runner.folder.survey import Survey, pending_batches
 from runner.launch.crashes import deaths, quarantined
@@ -87,7 +87,7 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
         settled = _settle(rank, seen, found, lock)
         manifest = fill(job.loaded.manifest, settled.resolved)
         wanted = wanted_images(settled.plan, job.limit, job.part)
-        is_other_list = bool(found.moves) or _is_other_list(job, folder, seen)
+        is_other_list = bool(found.moves) or seen.is_other_list
         seen, found, journal = _arranged(job, folder, seen, found, lock)
         _leave_out(crashed, found)
         _record_survey(seen, found, journal, wanted, crashed, lock)
@@ -263,21 +263,12 @@ def _record_survey(
     pack(folder.journals, record, lambda: live_launches(folder), launch, lock.check)
 
 
-def _is_other_list(job: Job, folder: OutputFolder, seen: Look) -> bool:
-    """Whether the prompts are not those that were recorded last."""
-    prompts = job.loaded.prompts
-    if isinstance(prompts, Inline):
-        return seen.recorded is None or seen.recorded.prompts != job.loaded.manifest.prompts
-    return not has_recorded(folder, prompts)
-
-
 def _record_manifest(
     job: Job, folder: OutputFolder, manifest: Manifest, choice: str, lock: FolderLock
 ) -> None:
     """Write manifest.yaml: the manifest as run. Prompts that do not stand in it go beside it."""
-    prompts = job.loaded.prompts
-    if not isinstance(prompts, Inline):
-        file = record_prompts(folder, prompts, lock.launch, lock.check)
+    if not isinstance(job.loaded.prompts, Inline):
+        file = record_prompts(folder, job.loaded, lock.launch, lock.check)
         manifest = manifest.model_copy(update={"prompts": file})
     remark = f"# {choice}\n" if choice else ""
     parts = (HEADER, remark, dump(manifest))

@@ -232,3 +232,24 @@ def test_kills_while_the_list_moves(ranks: Launcher, tmp_path: Path, shuffles: b
     assert moved.made == moved.wanted
     assert moved.kept == moved.before - 6
     assert moved.killed
+
+
+def test_ids_that_are_swapped_swap_the_files(bench: Bench) -> None:
+    """Both files are equally long, and the journals know images by their places."""
+    bench.output = bench.output.parent / "named"
+    bench.values |= {"output": {"name": "{id}/{variation:02}"}, "seed": {"fixed": 1}}
+    first, second = {"prompt": "a cat", "id": "x"}, {"prompt": "a dog", "id": "y"}
+    bench.values["prompts"] = [first, second]
+    bench.run()
+    before = {name: (bench.output / name).read_bytes() for name in ("x/00.png", "y/00.png")}
+    assert len({len(data) for data in before.values()}) == 1
+    first["id"], second["id"] = "y", "x"
+    assert places(bench) == {"stay": 0, "move": 2, "make": 0, "gone": 0}
+    assert bench.run() is ExitCode.COMPLETE
+    assert (bench.output / "x/00.png").read_bytes() == before["y/00.png"]
+    assert (bench.output / "y/00.png").read_bytes() == before["x/00.png"]
+    rows = lines(bench.output / "metadata.jsonl")
+    assert [(row["file_name"], row["prompt"]) for row in rows] == [
+        ("y/00.png", "a cat"),
+        ("x/00.png", "a dog"),
+    ]
