@@ -1,10 +1,12 @@
 """Arguments → a command → its exit code. Errors become one line, printed by one rank."""
 
 import argparse
+import contextlib
 import dataclasses
 import gc
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -161,6 +163,15 @@ def _status(options: argparse.Namespace) -> int:
     from runner.commands.status import status
 
     loaded, output = _manifest_and_output(options)
+    if options.watch:
+        from runner.commands.watch import watch
+
+        if options.limit is not None or options.exit_code:
+            raise LaunchError("--watch: without --limit and --exit-code")
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the cursor must come back
+        with contextlib.suppress(KeyboardInterrupt):
+            watch(loaded, output, options.part)
+        return ExitCode.COMPLETE
     summary = status(loaded, output, options.limit, options.part)
     answer(summary["sentence"] if options.exit_code else to_json(summary, indent=2))
     return int(summary["exit_code"]) if options.exit_code else ExitCode.COMPLETE

@@ -8,11 +8,14 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.errors import DiskError, TakenOverError
+from runner.folder.accounting import Spent, accounting, spent_of
 from runner.folder.counts import Counts, Launch
+from runner.folder.journal import Journal
+from runner.folder.metrics import write_metrics
 from runner.folder.owners import moment
 from runner.folder.summary import Live, live_summary, replica_rows, write_summary
 from runner.launch.progress import Progress
@@ -25,6 +28,7 @@ from runner.prepare.rank import Rank
 __all__ = ["Monitor"]
 
 REFRESH_S = 2.0
+FIRST_LINE_S, LINE_GROWTH = 5.0, 1.02
 
 
 class Monitor:
@@ -32,15 +36,25 @@ class Monitor:
     full or the store lost, it tries again the next time."""
 
     def __init__(
-        self, rank: Rank, assignment: Assignment, launch: Launch, there: Counts, progress: Progress
+        self,
+        rank: Rank,
+        assignment: Assignment,
+        launch: Launch,
+        there: Counts,
+        spent: Sequence[Spent],
+        progress: Progress,
     ) -> None:
-        """`there`: the images as they stood when the launch began."""
+        """`there`: the images as they stood when the launch began; `spent`: by earlier launches."""
         self._rank = rank
         self._assignment = assignment
         self._launch = launch
         self._there = there
+        self._spent = spent
+        self._journal = Journal(
+            rank.folder.journals, assignment.generation, None, assignment.launch
+        )
+        self._next_line_s = FIRST_LINE_S
         self._progress = progress
-        self._path = rank.folder.live_summary(rank.job.part)
         self._check = rank.owned(assignment.launch).check
         self._timeline = Timeline()
         self._beats = 0
@@ -60,7 +74,10 @@ class Monitor:
         with self._refreshing:
             if not self._stop.is_set():
                 self._stop.set()
+                self._next_line_s = 0.0
                 self._refresh()
+                with contextlib.suppress(DiskError):
+                    self._journal.close()
 
     def _run(self) -> None:
         while True:
@@ -71,8 +88,24 @@ class Monitor:
             self._stop.wait(REFRESH_S)
 
     def _refresh(self) -> None:
+        folder, part, launch = self._rank.folder, self._rank.job.part, self._launch.id
         with contextlib.suppress(StoreLostError, DiskError, TakenOverError):
-            write_summary(self._path, self._now(), self._launch.id, self._check)
+            values = self._now()
+            write_summary(folder.live_summary(part), values, launch, self._check)
+            write_metrics(folder, part, values, launch, self._check)
+            self._account(values["replicas"], values["seconds"])
+
+    def _account(self, rows: Sequence[Mapping[str, Any]], seconds: float) -> None:
+        """A line for the journal from time to time, more and more seldom: a launch that is killed
+        has been written down but for its last few percent."""
+        if seconds >= self._next_line_s:
+            self._check()
+            self._journal.spent(self._spent_now(rows, seconds))
+            self._next_line_s = seconds * LINE_GROWTH
+
+    def _spent_now(self, rows: Sequence[Mapping[str, Any]], seconds: float) -> Spent:
+        launch = self._launch
+        return spent_of(launch.id, launch.generation, launch.strategy, seconds, rows)
 
     def _now(self) -> Mapping[str, Any]:
         """The summary of this moment. Raises StoreLostError."""
@@ -96,6 +129,7 @@ class Monitor:
             self._progress.left_s,
             rows,
             self._timeline.as_json(),
+            accounting([*self._spent, self._spent_now(rows, seconds)]),
             {"count": self._beats, **moment()},
         )
         return live_summary(counts, launch, live)

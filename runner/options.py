@@ -110,6 +110,9 @@ def _status(parser: Parser) -> None:
         help="print one line; exit with 0 (complete), 3 (some images failed), 75 (not complete) "
         "or 2 (refused)",
     )
+    parser.add_argument(
+        "--watch", action="store_true", help="show it on the terminal until the run ends"
+    )
     _add_limit_and_shard(parser)
 
 
@@ -249,7 +252,11 @@ COMMANDS = {
     "status": Command(
         "during and after a run",
         "show how far the output folder is",
-        ("runner status job.yaml", "runner status job.yaml --exit-code"),
+        (
+            "runner status job.yaml",
+            "runner status job.yaml --watch",
+            "runner status job.yaml --exit-code",
+        ),
         "0, with --exit-code as a run; 2 refused; 1 unexpected error",
         _status,
     ),
@@ -272,7 +279,7 @@ COMMANDS = {
         "during and after a run",
         "ask the jobs that work on the output folder to stop",
         ("runner stop job.yaml",),
-        DONE_CODES,
+        "0 asked, also where no job works; 2 refused; 1 unexpected error",
         _no_options,
     ),
     "slurm": Command(

@@ -5,11 +5,12 @@ import contextlib
 import logging
 import time
 
-from runner.errors import ExitCode, FolderError, InterruptedRunError
+from runner.errors import DiskError, ExitCode, FolderError, InterruptedRunError
 from runner.folder import summary
 from runner.folder.counts import Launch, count, exit_code
 from runner.folder.journal import merge
 from runner.folder.lock import guard
+from runner.folder.metrics import write_metrics
 from runner.folder.reports import rebuild
 from runner.folder.scan import scan
 from runner.gallery.page import Shown, write_page
@@ -51,14 +52,16 @@ def report(
             states = record.states(plan, assignment.fingerprints, scan(folder, plan).sizes)
         except InterruptedRunError:
             counts = count(record.states_by_journals(), record, wanted, launch)
-            values = summary.summarize("interrupted", counts, launch, account, known)
+            values = summary.summarize("interrupted", counts, launch, record, known)
             summary.write_summary(folder.summary, values, assignment.launch, check)
             raise
         counts = count(states, record, wanted, launch)
         most = assignment.manifest.max_failures
-        values = summary.conclude(counts, launch, account, most, known)
+        values = summary.conclude(counts, launch, record, most, known)
         rebuild(folder, plan, record, states, assignment.launch, check)
         summary.write_summary(folder.summary, values, assignment.launch, check)
+        with contextlib.suppress(DiskError):
+            write_metrics(folder, job.part, values, assignment.launch, check)
         if job.part:
             folder.live_summary(job.part).unlink(missing_ok=True)
         if assignment.manifest.report:

@@ -228,7 +228,7 @@ def _work_and_wait(rank: Rank, prepared: Preparation, launch: Launch, lock: Fold
         launch.started,
         first * assignment.manifest.largest_batch,
     )
-    monitor = Monitor(rank, assignment, launch, there, progress)
+    monitor = Monitor(rank, assignment, launch, there, prepared.spent, progress)
 
     def on_lost() -> None:
         monitor.end()

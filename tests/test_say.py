@@ -7,6 +7,7 @@ import pytest
 
 from runner import say as voice
 from runner.cli import main
+from runner.commands import stop
 from runner.say import (
     RESULT,
     Handler,
@@ -103,8 +104,9 @@ def test_json_keeps_every_character(capsys: pytest.CaptureFixture[str]) -> None:
 # Case 43. `run` says its output folder in its last line; it is in tests/run.
 @pytest.mark.parametrize("command", ["validate", "plan", "status", "stop"])
 def test_an_output_folder_cannot_command_the_terminal(
-    command: str, capsys: pytest.CaptureFixture[str], manifest
+    command: str, capsys: pytest.CaptureFixture[str], manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stop, "STARTING_S", 0.0)
     parameters = {"height": 128, "width": 128, "negative_prompt": ESCAPE}
     values = {"model": "demo", "seed": 1, "output": ESCAPE, "parameters": parameters}
     path = manifest(json.dumps({**values, "prompts": ["a"]}))

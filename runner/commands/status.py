@@ -66,12 +66,11 @@ def _counted_anew(
     launch = _launch_of(seen, known, is_running=is_running)
     states, unfit, moves = _states(seen)
     counts = count(states, seen.record, wanted_images(seen.plan, limit, part), launch)
-    account = seen.record.account(launch.id)
     if is_running:
-        values = summary.summarize("running", counts, launch, account, known)
+        values = summary.summarize("running", counts, launch, seen.record, known)
         values["replicas"] = silent_rows(working) if working else live_rows(folder, seen.live)
     else:
-        values = summary.conclude(counts, launch, account, seen.manifest.max_failures, known)
+        values = summary.conclude(counts, launch, seen.record, seen.manifest.max_failures, known)
     if unfit:
         return {**values, "exit_code": int(ExitCode.REFUSED), "sentence": f"refused: {unfit}"}
     is_limited = limit is None and part is None and _is_as_limited(known, values)

@@ -5,6 +5,7 @@ launch on this folder it is, counted from 1 (a launch takes one for its survey a
 work). It alone orders the journals, never a clock. A line is one JSON object, written by one
 `write`: a crash can tear only the last line of a file, and nobody writes to that file again.
 
+`000003-launch-5f3a90c2.jsonl` holds what rank 0 alone knows of the launch.
 `000012-packed-5f3a90c2.jsonl` holds the lines of older journals, each with its own generation: see
 pack.py.
 """
@@ -20,20 +21,23 @@ from typing import Any
 import msgspec
 
 from runner.folder import files
+from runner.folder.accounting import Spent
 from runner.folder.merged_record import Account, Failed, Fault, MergedRecord
 from runner.launch.pulse import Pulse
 
 __all__ = ["Journal", "journal_launch", "merge", "to_line"]
 
-# 000003-00001-5f3a90c2.jsonl, 000012-packed-5f3a90c2.jsonl
-JOURNAL_NAME = re.compile(r"\d{6,}-(\d{5,}|packed)-[0-9a-z]+\.jsonl", re.ASCII)
+# 000003-00001-5f3a90c2.jsonl, 000003-launch-5f3a90c2.jsonl, 000012-packed-5f3a90c2.jsonl
+JOURNAL_NAME = re.compile(r"\d{6,}-(\d{5,}|packed|launch)-[0-9a-z]+\.jsonl", re.ASCII)
 
 
 class Journal:
     """The journal that one process writes. The file is made with its first line."""
 
-    def __init__(self, folder: Path, generation: int, rank: int, launch: str) -> None:
-        self.path = folder / f"{generation:06d}-{rank:05d}-{launch}.jsonl"
+    def __init__(self, folder: Path, generation: int, rank: int | None, launch: str) -> None:
+        """Without a rank it is that of the launch as a whole."""
+        writer = "launch" if rank is None else f"{rank:05d}"
+        self.path = folder / f"{generation:06d}-{writer}-{launch}.jsonl"
         self._descriptor: int | None = None
         self._lock = threading.Lock()  # the main thread appends, and the writer's
 
@@ -58,6 +62,10 @@ class Journal:
     def worked(self, pulse: Pulse) -> None:
         """How this process spent the launch, recorded at its end."""
         self._append(worked=msgspec.structs.asdict(pulse))
+
+    def spent(self, spent: Spent) -> None:
+        """What the launch has cost and made so far; a later line replaces it."""
+        self._append(spent=msgspec.to_builtins(spent))
 
     def error(self, error: str, trace: str, fault: int = 0) -> None:
         """The error that ends this process; `fault` as for `failed`."""
@@ -127,6 +135,7 @@ class Line(msgspec.Struct, gc=False):
     moving: tuple[int, ...] = ()
     verified: tuple[str, ...] = ()
     worked: Pulse | None = None
+    spent: Spent | None = None
     gave_up: str | None = None
     end: bool = False
 
@@ -223,6 +232,8 @@ def _add_fault(line: Line, name: str, account: Account) -> None:
 def _add_account(line: Line, name: str, record: MergedRecord) -> None:
     """Add what a rank recorded about itself, not about an image."""
     account = record.account(journal_launch(name))
+    if line.spent is not None:
+        record.add_spent(line.spent)
     if line.worked is not None:
         account.pulses.append(line.worked)
     if line.error is not None:

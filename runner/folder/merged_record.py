@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from runner.folder.accounting import Spent
 from runner.folder.done_images import Done, DoneImages
 from runner.launch.pulse import Pulse
 from runner.plan import Fingerprints, Plan
@@ -71,6 +72,7 @@ class MergedRecord:
         self.verified: set[str] = set()  # journals whose files were read whole by a later launch
         self.kept_out: dict[int, Failed] = {}  # done, but flagged, which the manifest rejects
         self.accounts: dict[str, Account] = {}  # launch → account
+        self.spent: dict[str, Spent] = {}  # launch → what it cost and made
         self.journals: dict[str, int] = {}  # name → bytes read
         self.lines = 0  # about images
         self.generation = 0  # the latest
@@ -78,6 +80,11 @@ class MergedRecord:
 
     def account(self, launch: str) -> Account:
         return self.accounts.setdefault(launch, Account())
+
+    def add_spent(self, spent: Spent) -> None:
+        known = self.spent.get(spent.launch)
+        if known is None or known.seconds <= spent.seconds:
+            self.spent[spent.launch] = spent
 
     def add_done(self, index: int, done: Done) -> None:
         """Raises ValueError for an image far beyond the plan."""

@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
+
 from runner.folder import files
 from runner.folder.journal import journal_launch, to_line
 from runner.folder.merged_record import MergedRecord
@@ -61,6 +63,8 @@ def _packed(record: MergedRecord, ended: set[str]) -> Iterator[bytes]:
         yield to_line(failed=index, **failed._asdict())
     for index, generation in record.moved.items():
         yield to_line(moving=[index], generation=generation)
+    for spent in record.spent.values():
+        yield to_line(spent=msgspec.to_builtins(spent))
     yield to_line(end=True)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from runner.folder import files
+from runner.folder.accounting import accounting
 from runner.folder.counts import Counts, Launch, Outcome, exit_code, is_over, outcome
 from runner.folder.merged_record import Account, MergedRecord
 from runner.folder.paths import OutputFolder
@@ -51,6 +52,7 @@ class Live:
     left_s: float | None  # until the end
     replicas: Sequence[Mapping[str, Any]]
     timeline: Mapping[str, Any]
+    accounting: Mapping[str, Any]
     heartbeat: Mapping[str, Any]  # changes each time
 
 
@@ -64,6 +66,7 @@ def live_summary(counts: Counts, launch: Launch, live: Live) -> dict[str, Any]:
         "launch": dataclasses.asdict(launch),
         "replicas": live.replicas,
         "timeline": live.timeline,
+        "accounting": live.accounting,
         "errors": [],
         "first_error": None,  # known at the end
         "heartbeat": live.heartbeat,
@@ -71,10 +74,11 @@ def live_summary(counts: Counts, launch: Launch, live: Live) -> dict[str, Any]:
 
 
 def summarize(
-    now: Outcome, counts: Counts, launch: Launch, account: Account, known: Mapping[str, Any]
+    now: Outcome, counts: Counts, launch: Launch, record: MergedRecord, known: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The content of summary.json from what the journals say. Times and rates are null where the
     launch has none. `known` is the last summary, which knows more of the same launch."""
+    account = record.account(launch.id)
     if not is_of_launch(known, launch.id):
         known = {}
     return {
@@ -84,6 +88,7 @@ def summarize(
         "launch": dataclasses.asdict(launch),
         "replicas": _ended_replicas(account.pulses, known, launch.seconds),
         "timeline": known.get("timeline"),
+        "accounting": accounting(record.spent.values()),
         "errors": account.errors,
         "first_error": _first_error(account, launch),
         "heartbeat": None,
@@ -180,13 +185,13 @@ def _row(pulses: Sequence[Pulse], seconds: float | None) -> dict[str, Any]:
 def conclude(
     counts: Counts,
     launch: Launch,
-    account: Account,
+    record: MergedRecord,
     max_failures: int | None,
     known: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The summary of a job on which nobody works any more."""
-    gave_up = is_over(counts, account, max_failures)
-    return summarize(outcome(counts, gave_up=gave_up), counts, launch, account, known)
+    gave_up = is_over(counts, record.account(launch.id), max_failures)
+    return summarize(outcome(counts, gave_up=gave_up), counts, launch, record, known)
 
 
 def write_summary(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from runner.errors import RefusedError
 from runner.folder import space
+from runner.folder.accounting import Spent
 from runner.folder.arrange import arrange
 from runner.folder.clear import clear
 from runner.folder.counts import Counts
@@ -56,6 +57,7 @@ class Preparation:
     assignment: Assignment
     missing: int  # images to make
     there: Counts  # how the images stood
+    spent: list[Spent]  # by earlier launches
     choice: str  # what `auto` chose and why
     renderer: Renderer | None  # where the model was loaded already, to try batch sizes
 
@@ -115,6 +117,7 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
         assignment,
         missing=sum(map(operator.and_, found.todo, wanted)),
         there=_there(seen, found, wanted, crashed),
+        spent=list(seen.record.spent.values()),
         choice=settled.choice,
         renderer=settled.renderer,
     )

@@ -179,10 +179,20 @@ def test_the_stop_command_and_a_stale_stop_file(tmp_path: Path) -> None:
     assert job.run(processes=2).code == 0  # a new launch removes it
     assert not (job.output / ".runner" / "stop").exists()
     asked = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
-    assert asked.stdout == (
-        f"no job works on {job.output}; a job that has just started shows up after some seconds, "
-        f"so try again then\n"
-    )
+    assert (asked.stdout, asked.returncode) == (f"no job works on {job.output}\n", 0)
+
+
+def test_a_stop_reaches_a_job_that_has_just_started(tmp_path: Path) -> None:
+    job = Job(tmp_path, 400)
+    command = [sys.executable, "-m", "runner", "stop", str(job.manifest)]
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as asking:
+        assert asking.stderr is not None
+        assert "waiting 10 s" in asking.stderr.readline()
+        with running(job.start(hooks=SLOW)) as process:
+            assert asking.communicate()[0] == "asked 1 job to stop\n"
+            assert ended(process).code == 75
 
 
 # Case 64: two launches at once, started as the docs say, do not share a port.

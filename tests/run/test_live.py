@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from support.jobs import Job, ended, kill_tree, running, wait_for
 
 from runner.commands.status import status
@@ -92,3 +93,27 @@ def test_every_log_line_is_json_also_after_a_kill(tmp_path: Path) -> None:
     assert str(job.output / first["log"]) in rows[-1]["message"]
     messages = [row["message"] for row in logs(job)[Path(first["log"]).name]]
     assert "image 3: ValueError: asked for\nTraceback: here" in messages
+
+
+def test_the_accounts_of_a_killed_launch_and_of_the_next(tmp_path: Path) -> None:
+    job = Job(tmp_path, 8, strategy="data_parallel")
+    job.hold(7)
+    with running(job.start(hooks={"accounts_at_once": True})) as process:
+        job.wait_for_images(7)
+        wait_for(lambda: of(job)["accounting"]["images"] == 7)
+        metrics = (job.output / ".runner/metrics.prom").read_text()
+        assert "runner_running" in metrics
+        wait_for(lambda: sum("spent" in line for line in job.journal()) > 1)
+        kill_tree(process.pid)
+    job.release(7)
+    assert job.run().code == 0
+    values = of(job)["accounting"]
+    assert values["launches"] == 2
+    assert 1 <= values["images"] <= 8  # what the last line before the kill says, and one
+    assert values["by_launch"][1]["images"] == 1
+    assert list(values["by_strategy"]) == ["data_parallel"]
+    assert 0 < values["process_hours"] < 1
+    text = (job.output / ".runner/metrics.prom").read_text()
+    names = {family.name for family in text_string_to_metric_families(text)}
+    assert {"runner_images_done", "runner_replica_images", "runner_process_hours"} <= names
+    assert f'runner_running{{folder="{job.output}"}} 0' in text

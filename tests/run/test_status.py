@@ -1,17 +1,23 @@
 """`runner status`: before, during and after a run."""
 
+import io
 import json
 import re
 import shutil
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from rich.console import Console
 from support.bench import PROMPTS, Bench
 from support.jobs import wait_for
 from support.launch import lines, summary
 
+from runner.commands import watch as watch_command
+from runner.commands.watch import frame
 from runner.errors import ExitCode, FolderError, RunnerError, StrategyError
+from runner.manifest.load import load
 
 
 def test_status_before_and_after(bench: Bench) -> None:
@@ -149,3 +155,58 @@ def test_status_tells_of_images_without_a_manifest(bench: Bench) -> None:
     shutil.rmtree(bench.output / ".runner")
     assert bench.status() == report
     assert not (bench.output / ".runner").exists()
+
+
+def test_what_watch_shows() -> None:
+    row = {
+        "replica": 0,
+        "host": "gpu-[bold]7",
+        "state": "silent",
+        "images": 3,
+        "failed": 1,
+        "images_per_second": 0.25,
+        "last_sign_s": 41.0,
+        "device": "NVIDIA H200",
+        "devices": 2,
+        "memory_peak": 2**33,
+    }
+    spent = {"launches": 2, "process_hours": 1.5, "gpu_hours": 3.0, "images": 9, "failed": 1}
+    values = {
+        "images": 8,
+        "done": 3,
+        "sentence": "running: 3 of 8 images in o\x1b[31m",
+        "current_images_per_second": 0.5,
+        "replicas": [row],
+        "accounting": spent,
+    }
+    console = Console(width=100, file=io.StringIO())
+    console.print(frame(values))
+    console.print(frame({"images": 8, "sentence": "never run: 0 of 8 images in o"}))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "running: 3 of 8 images in o\ufffd[31m" in shown
+    assert re.search(
+        r"0 +gpu-\[bold\]7 +silent +3 +1 +0\.25 +41 s ago +2 × NVIDIA H200 +8\.0 GiB", shown
+    )
+    assert "2 launches in all: 1.50 process-hours, 3.00 GPU-hours; 9 images, 1 failed" in shown
+    assert "never run" in shown
+
+
+def test_watch_ends_with_the_job(
+    bench: Bench,
+    at_image: Callable[[int, Callable[[], None]], None],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_command, "REFRESH_S", 0.2)
+    path = bench.write(**bench.values)
+    watching = threading.Thread(target=watch_command.watch, args=(load(path), bench.output, None))
+
+    def begin() -> None:
+        wait_for(lambda: bench.status()["outcome"] == "running")
+        watching.start()
+
+    at_image(3, begin)
+    assert bench.run() is ExitCode.COMPLETE
+    watching.join(60)
+    assert not watching.is_alive()
+    assert "complete: 5 of 5 images" in " ".join(capfd.readouterr().out.split())

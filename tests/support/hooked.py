@@ -5,6 +5,7 @@ prompts by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: time
 {"flag": [prompt], "keep": [prompt]}: flagged images, skipped or written.
 {"machine": "b", "dead_after": 4}: as on another machine, which waits so long for a heartbeat.
 {"trace": "…"}: that of the errors. {"silent_after": 2}: so long without a heartbeat.
+{"accounts_at_once": true}: the accounts of the launch are written with every refresh.
 {"slow": {"seconds": 3, "launches": 2}}: 3 s an image, in the first two launches by Slurm.
 """
 
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from runner import run
+from runner import monitor, run
 from runner.cli import main
 from runner.errors import GaveUpError, ModelError
 from runner.folder import owners, summary
@@ -97,6 +98,8 @@ def hook(hooks: dict[str, Any]) -> None:
     render_load.load = load  # type: ignore[assignment]
     strategy.check = lambda plan, folder: None
     model_files.check_files = lambda spec, folder: None
+    if "accounts_at_once" in hooks:
+        monitor.FIRST_LINE_S, monitor.LINE_GROWTH = 0.0, 1.0
     if "silent_after" in hooks:
         summary.SILENT_AFTER_S = hooks["silent_after"]
     if "rank_0_late_s" in hooks:
