@@ -3,10 +3,10 @@
     python benchmarks/gallery.py [--images 5000] [--folder DIR] [--screenshots DIR] [--json FILE]
 
 The runner makes the images with a renderer that draws the demo's scenes, 384 × 384 pixels, and
-fails, flags and varies some. `report` is timed in a process of its own, the first time with all
-thumbnails to make. Then headless Chromium opens the page from its file: the time until it has drawn
-the first images, and from a key pressed in the search until the page shows what fits. Needs the
-browser (`apt-get install chromium`).
+fails, flags and varies some. Each command runs in a process of its own: `report` with all
+thumbnails to make and again with none, `sheet` for 100 images and for all. Then headless Chromium
+opens the page from its file: the time until it has drawn the first images, and from a key pressed
+in the search until the page shows what fits. Needs the browser (`apt-get install chromium`).
 """
 
 import argparse
@@ -33,6 +33,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 SIDE = 384  # pixels
 DIFFERENT = 400  # scenes
+FEW = 100  # images of the smaller sheet
 STEPS, SCALES = (8, 20, 30), (1, 3.5, 7)
 FAULTS = (
     ("non-finite", "the image has NaN values"),
@@ -79,9 +80,25 @@ def measure(folder: Path, images: int, screenshots: Path | None) -> dict[str, An
     measured = {"first": timed(command), "again": timed(command)}
     for name, figures in measured.items():
         print(f"report, {name:<6} {figures['s']:>6.1f} s {figures['mb']:>6.0f} MB", flush=True)
+    measured["sheets"] = sheets(folder, manifest, images)
     page = folder / "out" / "report.html"
     print(f"report.html   {page.stat().st_size / 1e6:.2f} MB")
     measured |= {"bytes": page.stat().st_size, **browse(page, screenshots)}
+    return measured
+
+
+def sheets(folder: Path, manifest: Path, images: int) -> dict[int, Any]:
+    """Number of images → what their contact sheet took, as PNG."""
+    (folder / "few").mkdir(exist_ok=True)
+    few = write_manifest(folder / "few", min(FEW, images))
+    timed([sys.executable, __file__, "--child", str(few)])
+    measured = {}
+    for path, number in ((few, min(FEW, images)), (manifest, images)):
+        file = str(folder / f"{number}.png")
+        command = [sys.executable, "-m", "runner", "sheet", str(path), "--file", file]
+        measured[number] = timed([*command, "--size", "80"])
+        figures = measured[number]
+        print(f"sheet of {number:<6} {figures['s']:>6.1f} s {figures['mb']:>6.0f} MB", flush=True)
     return measured
 
 

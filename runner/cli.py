@@ -184,6 +184,14 @@ def _report(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
+def _sheet(options: argparse.Namespace) -> int:
+    from runner.commands.sheet import sheet
+
+    loaded, output = _manifest_and_output(options)
+    answer(str(sheet(loaded, output, options.file, options.columns, options.size)))
+    return ExitCode.COMPLETE
+
+
 def _schema(options: argparse.Namespace) -> int:
     from runner.commands.schema import print_schema
 
@@ -241,6 +249,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "status": _status,
     "report": _report,
     "verify": _verify,
+    "sheet": _sheet,
     "stop": _stop,
     "slurm": _slurm,
     "completion": _completion,

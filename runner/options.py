@@ -20,6 +20,7 @@ __all__ = ["COMMANDS", "parse", "parser"]
 
 MAX_COUNT = 10**9
 MAX_PROCESSES = 10**6
+MAX_CELL = 1024  # pixels of an image on a contact sheet
 
 Parser = argparse.ArgumentParser
 
@@ -127,6 +128,19 @@ def _verify(parser: Parser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     _add_voice(parser)
+
+
+def _sheet(parser: Parser) -> None:
+    parser.add_argument(
+        "--file", type=_picture, metavar="FILE", help="a .png or .webp (default: NAME-sheet.png)"
+    )
+    parser.add_argument("--columns", type=_count, metavar="N", help="images in a line")
+    parser.add_argument(
+        "--size",
+        type=_pixels,
+        metavar="N",
+        help=f"pixels of an image, at most {MAX_CELL} (default: fewer for more images)",
+    )
 
 
 def _no_options(parser: Parser) -> None:
@@ -274,6 +288,13 @@ COMMANDS = {
         "0 every image is there and right; 2 refused; 3 some are not; 75 right so far, but not "
         "complete; 1 unexpected error",
         _verify,
+    ),
+    "sheet": Command(
+        "during and after a run",
+        "draw all images into one picture, those of a sweep by its axes",
+        ("runner sheet job.yaml", "runner sheet job.yaml --file job.webp --columns 8"),
+        DONE_CODES,
+        _sheet,
     ),
     "stop": Command(
         "during and after a run",
@@ -429,6 +450,18 @@ def _count(text: str) -> int:
 
 def _count_or_none(text: str) -> int:
     return 0 if text == "0" else _count(text)
+
+
+def _picture(text: str) -> Path:
+    if "\0" in text or Path(text).suffix.lower() not in (".png", ".webp"):
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r}: write a name that ends with .png or .webp"
+        )
+    return Path(text)
+
+
+def _pixels(text: str) -> int:
+    return _up_to(MAX_CELL, text)
 
 
 def _processes(text: str) -> int:

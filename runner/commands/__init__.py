@@ -1,4 +1,4 @@
-"""The commands that make no image: validate, plan, status, report, stop, slurm.
+"""The commands that make no image: validate, plan, status, report, sheet, stop, slurm.
 
 Imports prepare and what stands below it; nothing but the command line imports this folder.
 """

@@ -6,7 +6,6 @@ from pathlib import Path
 from runner.commands.status import status
 from runner.errors import FolderError
 from runner.folder.paths import OutputFolder, os_errors_as_refusals
-from runner.folder.scan import scan
 from runner.gallery.page import Shown, write_page
 from runner.manifest.load import Loaded
 from runner.prepare.look import look
@@ -25,8 +24,7 @@ def report(loaded: Loaded, output: Path) -> Path:
     seen = look(loaded, folder)
     if seen.recorded is None:
         raise FolderError(f"{summary['sentence']}; run the job first")
-    sizes = scan(folder, seen.plan).sizes
-    states = seen.record.states(seen.plan, seen.fingerprints, sizes)
-    shown = Shown(folder, loaded.path.stem, seen.plan, seen.record, states, summary)
+    name, states = loaded.path.stem, seen.states()
+    shown = Shown(folder, name, seen.plan, seen.record, states, summary)
     write_page(shown, secrets.token_hex(4))
     return folder.report

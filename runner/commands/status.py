@@ -19,7 +19,6 @@ from runner.folder.owners import live_parts
 from runner.folder.paths import OutputFolder, os_errors_as_refusals
 from runner.folder.refuse import refuse
 from runner.folder.reports import rebuild
-from runner.folder.scan import scan
 from runner.folder.survey import Survey
 from runner.launch.layout import Part
 from runner.manifest.load import Loaded
@@ -118,8 +117,7 @@ def _launch_of(seen: Look, known: Mapping[str, Any], *, is_running: bool) -> Lau
 def _states(seen: Look) -> tuple[bytearray, str, int]:
     """How each image stands, what a run would be refused for, or "", and how many it would move."""
     if seen.live:
-        sizes = scan(seen.folder, seen.plan).sizes
-        return seen.record.states(seen.plan, seen.fingerprints, sizes), "", 0
+        return seen.states(), "", 0
     found = _survey(seen)
     return found.states, _refusal(seen.folder, found), len(found.moves)
 

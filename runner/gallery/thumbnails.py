@@ -18,7 +18,7 @@ from runner.folder.paths import OutputFolder
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["SIDE", "make_thumbnails", "shrink"]
+__all__ = ["SIDE", "make_thumbnails", "shrink", "source_of"]
 
 SUFFIX = ".webp"
 SIDE = 256  # pixels of the longer side at most; images that are no larger need no thumbnail
@@ -39,6 +39,16 @@ def make_thumbnails(folder: OutputFolder, rows: Iterable[Mapping[str, Any]]) -> 
             pool.submit(_make, folder, folder.dir / wanted[name], name)
 
 
+def source_of(folder: OutputFolder, row: Mapping[str, Any], side: int) -> Path:
+    """The file to shrink to this size: the thumbnail, if it is there and large enough."""
+    small = _path(folder, row["fingerprint"])
+    return small if side <= SIDE and small.exists() else folder.dir / str(row["file_name"])
+
+
+def _path(folder: OutputFolder, fingerprint: str) -> Path:
+    return folder.thumbnails / fingerprint[:2] / f"{fingerprint}{SUFFIX}"
+
+
 def _is_large(row: Mapping[str, Any]) -> bool:
     """Whether it is an image, and larger than a thumbnail as far as is known."""
     return "fingerprint" in row and max(row.get("width", SIDE + 1), row.get("height", 0)) > SIDE
@@ -56,7 +66,7 @@ def _make(folder: OutputFolder, source: Path, fingerprint: str) -> None:
 
     faults = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
     with contextlib.suppress(*faults), Image.open(source) as image:
-        path = folder.thumbnails / fingerprint[:2] / f"{fingerprint}{SUFFIX}"
+        path = _path(folder, fingerprint)
         files.make_folder(path.parent)
         temporary = files.temporary_path(path, "0" * 8)
         shrink(image, SIDE).save(temporary, "WEBP", quality=QUALITY, method=2)

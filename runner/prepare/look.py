@@ -17,6 +17,7 @@ from runner.folder.owners import live_launches
 from runner.folder.paths import OutputFolder
 from runner.folder.recorded_prompts import has_recorded
 from runner.folder.refuse import refuse_to_draw
+from runner.folder.scan import scan
 from runner.folder.survey import Survey, survey
 from runner.manifest.load import Loaded, parse
 from runner.manifest.resolve import Resolved, decide, fill
@@ -91,6 +92,11 @@ class Look:
     def live(self) -> set[str]:
         """The launches that work on the folder now."""
         return live_launches(self.folder)
+
+    def states(self) -> bytearray:
+        """How each image stands, by the journals and the sizes of the files."""
+        sizes = scan(self.folder, self.plan).sizes
+        return self.record.states(self.plan, self.fingerprints, sizes)
 
     def survey(self, *, but: str = "", trusts_journals: bool = False) -> Survey:
         """How each image stands. Launch `but` is our own. Files of a journal that ended without its

@@ -116,7 +116,7 @@ def test_search_filters_and_order(page: Any) -> None:
 
 
 def test_the_grid_has_an_axis_for_each_parameter(page: Any) -> None:
-    page.get_by_role("link", name="Grid").click()
+    show(page, "Grid")
     heads = page.locator(".grid th").all_text_contents()
     assert heads == ["guidance_scale", "num_inference_steps", "1.5", "7", "4", "8"]
     cells = page.locator(".grid td .line b").all_text_contents()
@@ -124,22 +124,22 @@ def test_the_grid_has_an_axis_for_each_parameter(page: Any) -> None:
 
 
 def test_failures_have_their_reasons(page: Any) -> None:
-    page.get_by_role("link", name="Failures").click()
+    show(page, "Failures")
     assert page.locator(".failure .reason").all_text_contents() == ["ValueError: asked for"]
     page.locator(".failure a").click()
-    assert page.locator("dialog .prompt").text_content() == PLAIN[0]
+    wait_for_image(page, PLAIN[0])
 
 
 def test_keys_alone_are_enough(page: Any) -> None:
     page.locator(".tile").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    assert page.locator("dialog .prompt").text_content() == HOSTILE[1]
+    wait_for_image(page, HOSTILE[1])
     page.keyboard.press("ArrowRight")
-    assert page.locator("dialog .prompt").text_content() == HOSTILE[2]
+    wait_for_image(page, HOSTILE[2])
     page.keyboard.press("Escape")
+    page.wait_for_function("document.activeElement.dataset.row === '2'")
     assert not page.locator("dialog").is_visible()
-    assert page.evaluate("document.activeElement.dataset.row") == "2"
 
 
 def test_a_copied_manifest_makes_the_same_image(page: Any, job: Job, tmp_path: Path) -> None:
@@ -158,10 +158,21 @@ def test_a_copied_manifest_makes_the_same_image(page: Any, job: Job, tmp_path: P
 
 
 def test_replicas_are_drawn_over_time(page: Any) -> None:
-    page.get_by_role("link", name="Replicas").click()
+    show(page, "Replicas")
     assert page.locator(".lane").count() == 1
     words = page.locator(".lane svg").get_attribute("aria-label")
     assert re.fullmatch(r"Replica 0: loading [\d.]+ s, busy [\d.]+ s", words)
+
+
+def show(page: Any, view: str) -> None:
+    page.get_by_role("link", name=view).click()
+    page.locator(".views a[aria-current]", has_text=view).wait_for()
+
+
+def wait_for_image(page: Any, prompt: str) -> None:
+    """Until the viewer shows the image of this prompt."""
+    shown = "text => document.querySelector('dialog[open] .prompt')?.textContent === text"
+    page.wait_for_function(shown, arg=prompt)
 
 
 def numbers(page: Any) -> list[int]:

@@ -103,8 +103,9 @@ function facts(row) {
   const pairs = Object.entries(parametersOf(row));
   for (const name of Object.keys(readers)) {
     const value = HIDDEN.has(name) ? null : valueOf(name, row);
-    if (name in parametersOf(row)) continue; // the size, a second time
-    if (isMapping(value)) pairs.push(...Object.entries(value));
+    const isSaid = (key) => Object.hasOwn(parametersOf(row), key); // the size, values of a sweep
+    if (isSaid(name)) continue;
+    if (isMapping(value)) pairs.push(...Object.entries(value).filter(([key]) => !isSaid(key)));
     else if (value !== null && show(value) !== "[]") pairs.push([name.replaceAll("_", " "), value]);
   }
   return el(

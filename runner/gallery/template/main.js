@@ -1,6 +1,7 @@
 // What the page shows now, and what keys and clicks change.
 
 const PER_PAGE = 120;
+const MOST_TILES = 2000; // that are kept
 const asked = { words: "", kind: "all", filters: [], sort: "index", isDown: false };
 let page = 0;
 let rows = [];
@@ -139,7 +140,16 @@ function draw() {
 function imagesView() {
   if (!rows.length) return el("p", { class: "note" }, "No image fits.");
   const shown = rows.slice(page * PER_PAGE, (page + 1) * PER_PAGE);
-  return [el("div", { class: "tiles" }, ...shown.map((row) => tile(row))), pager()];
+  return [el("div", { class: "tiles" }, ...shown.map(keptTile)), pager()];
+}
+
+const tiles = new Map();
+
+/** A tile that was drawn before is there at once, picture and all. */
+function keptTile(row) {
+  if (tiles.size > MOST_TILES) tiles.clear();
+  if (!tiles.has(row)) tiles.set(row, tile(row));
+  return tiles.get(row);
 }
 
 function pager() {
@@ -271,3 +281,4 @@ const toolbar = el(
 );
 window.addEventListener("hashchange", follow);
 begin();
+setTimeout(() => haystack(0)); // so that the first search is as fast as the others

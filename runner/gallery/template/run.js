@@ -37,7 +37,8 @@ function duration(seconds) {
   if (seconds < 59.5) return `${Number(seconds.toPrecision(2))} s`;
   const whole = Math.round(seconds);
   const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
-  return hours ? `${hours} h ${minutes} min` : `${minutes} min ${whole % 60} s`;
+  if (hours) return `${hours} h ${minutes} min`;
+  return whole % 60 ? `${minutes} min ${whole % 60} s` : `${minutes} min`;
 }
 
 // --- what each replica did with its time ----------------------------------------------------------
@@ -141,7 +142,7 @@ function replicaTable(replicas) {
     busy: (one) => duration(one.busy_s),
     idle: (one) => (one.idle_s === null ? null : duration(one.idle_s)),
     "memory peak": (one) => (one.memory_peak ? `${(one.memory_peak / 2 ** 30).toFixed(1)} GiB` : null),
-    "how it stands": (one) => one.state,
+    state: (one) => one.state,
   };
   const known = Object.entries(columns).filter(([, of]) => replicas.some((one) => (of(one) ?? "") !== ""));
   const head = el("tr", {}, ...known.map(([name]) => el("th", { scope: "col" }, name)));

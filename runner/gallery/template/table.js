@@ -21,74 +21,81 @@ function valueOf(name, row) {
   return Object.hasOwn(readers, name) ? readers[name](row) : null;
 }
 
+/** All values of a column, each of them at least once: far fewer than rows where many are equal. */
+function valuesIn(name) {
+  const column = data.columns[name];
+  if ("all" in column) return [column.all];
+  return column.of ?? column.each ?? Array.from({ length: count }, (_, row) => readers[name](row));
+}
+
 const parsed = new Map();
 
-function parametersOf(row) {
-  const text = valueOf("parameters", row);
-  if (!parsed.has(text)) parsed.set(text, JSON.parse(text ?? "{}"));
+/** The parameters of an image; their JSON is kept as text. */
+function parse(text) {
+  if (!parsed.has(text)) parsed.set(text, JSON.parse(text));
   return parsed.get(text);
 }
+
+const parametersOf = (row) => parse(valueOf("parameters", row));
 
 const isMapping = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
 /** The one form of a value for reading, comparing and searching. */
 function show(value) {
   if (value === null || value === undefined) return "none";
-  return typeof value === "string" ? value : JSON.stringify(value);
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
 const TEXTS = new Set(["prompt", "file_name", "fingerprint", "error", "truncated", "state"]);
-
 const FIRST = ["seed", "id", "sweep", "parameters", "meta"]; // the others follow
 
-/** What can be filtered, sorted and laid out by: {key, label, of(row)}. */
+/** What can be filtered, sorted and laid out by: {key, label, of(row), values()}. */
 function fieldsOf() {
-  const fields = [];
-  const nested = (name, of) => {
-    const keys = new Set();
-    for (let row = 0; row < count; row++) {
-      for (const key of Object.keys(of(row) ?? {})) keys.add(key);
-    }
-    for (const key of keys) {
-      const at = (row) => (Object.hasOwn(of(row) ?? {}, key) ? of(row)[key] : null);
-      fields.push({ key: `${name}.${key}`, label: key, of: at });
-    }
-  };
-  for (const name of Object.keys(readers)) {
-    if (name === "parameters") nested(name, parametersOf);
-    else if (isMapping(firstOf(name))) nested(name, readers[name]);
-    else if (!TEXTS.has(name)) fields.push({ key: name, label: name.replaceAll("_", " "), of: readers[name] });
-  }
-  const place = ({ key }) => {
-    const at = FIRST.indexOf(key.split(".")[0]);
-    return at < 0 ? FIRST.length : at;
-  };
-  return fields.sort((one, other) => place(one) - place(other));
+  const names = Object.keys(readers).filter((name) => !TEXTS.has(name));
+  const place = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length);
+  names.sort((one, other) => place(one) - place(other));
+  const swept = names.includes("sweep") ? nested("sweep", (value) => value ?? {}).map((field) => field.label) : [];
+  return names.flatMap((name) => {
+    if (name === "parameters") return nested(name, parse).filter(({ label }) => !swept.includes(label));
+    if (valuesIn(name).some(isMapping)) return nested(name, (value) => value ?? {});
+    return [fieldOf(name)];
+  });
 }
 
-function firstOf(name) {
-  for (let row = 0; row < count; row++) {
-    if (valueOf(name, row) !== null) return valueOf(name, row);
-  }
-  return null;
+function fieldOf(name) {
+  return { key: name, label: name.replaceAll("_", " "), of: readers[name], values: () => valuesIn(name) };
+}
+
+/** A field for each key of the mappings in a column. */
+function nested(name, open) {
+  const mappings = valuesIn(name).map(open);
+  const keys = new Set(mappings.flatMap((mapping) => Object.keys(mapping)));
+  const at = (mapping, key) => (Object.hasOwn(mapping, key) ? mapping[key] : null);
+  return [...keys].map((key) => ({
+    key: `${name}.${key}`,
+    label: key,
+    of: (row) => at(open(readers[name](row)), key),
+    values: () => mappings.map((mapping) => at(mapping, key)),
+  }));
 }
 
 const fields = fieldsOf();
-const promptField = { key: "prompt", label: "prompt", of: (row) => valueOf("prompt", row) };
+const promptField = fieldOf("prompt");
 const fieldBy = new Map([promptField, ...fields].map((field) => [field.key, field]));
 
 const MOST_VALUES = 60; // that a list or an axis of the grid can show
 
 /** The different values of a field as text, in order; null where they are too many. */
 function distinct(field) {
-  if (field.values === undefined) {
+  if (field.distinct === undefined) {
     const found = new Set();
-    for (let row = 0; row < count && found.size <= MOST_VALUES; row++) {
-      found.add(show(field.of(row)));
+    for (const value of field.values()) {
+      found.add(show(value));
+      if (found.size > MOST_VALUES) break;
     }
-    field.values = found.size > MOST_VALUES ? null : [...found].sort(compare);
+    field.distinct = found.size > MOST_VALUES ? null : [...found].sort(compare);
   }
-  return field.values;
+  return field.distinct;
 }
 
 /** Fields that differ between images. */
