@@ -53,6 +53,7 @@ def test_help(
         ("slow_replica.py --images 1", "1: not a whole number from 8 to 1000000"),
         ("slow_replica.py --runs 0", "0: not a whole number from 1 to 1000000"),
         ("slow_replica.py --slowness 0.5", "0.5: not a number from 1 to 1000"),
+        ("monitoring.py --images 8", "8: not a whole number from 16 to 1000000"),
         ("simulate.py --replicas 0", "0: not a whole number from 1 to 1000000"),
         ("simulate.py --images 0", "0: not a whole number from 1 to 1000000"),
         ("simulate.py --slow 2", "2: not a number from 0 to 1"),
