@@ -135,6 +135,13 @@ def _remake(options: argparse.Namespace) -> int:
     return code
 
 
+def _init(options: argparse.Namespace) -> int:
+    from runner.commands.init import init
+
+    init(options.list, options.model)
+    return ExitCode.COMPLETE
+
+
 def _validate(options: argparse.Namespace) -> int:
     from runner.commands.validate import validate
 
@@ -243,6 +250,7 @@ def _slurm(options: argparse.Namespace) -> int:
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "remake": _remake,
+    "init": _init,
     "validate": _validate,
     "plan": _plan,
     "schema": _schema,

@@ -143,6 +143,15 @@ def _sheet(parser: Parser) -> None:
     )
 
 
+def _init(parser: Parser) -> None:
+    words = "a file or folder of prompts, as `prompts: {file: …}` takes it"
+    found = parser.add_argument("list", type=Path, metavar="LIST", help=words)
+    _complete_with(found, "file")
+    parser.add_argument(
+        "--model", default="demo", help="a hub ID or a local folder (default: %(default)s)"
+    )
+
+
 def _no_options(parser: Parser) -> None:
     """A command without options of its own."""
 
@@ -240,6 +249,14 @@ COMMANDS = {
         "75 not complete, run again; 1 unexpected error",
         _remake,
         reads="IMAGE",
+    ),
+    "init": Command(
+        "before a run",
+        "write a manifest to begin with, from a list of prompts",
+        ("runner init prompts.csv --model Qwen/Qwen-Image",),
+        DONE_CODES,
+        _init,
+        reads=None,
     ),
     "validate": Command(
         "before a run",

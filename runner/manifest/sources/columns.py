@@ -69,6 +69,17 @@ class Columns:
             found.append(f"no column is the prompt; there are {given}; {self._hint(known)}")
         return found
 
+    def guess(self, names: list[str]) -> dict[str, str]:
+        """What `columns` should say for these names."""
+        found = {}
+        if "prompt" not in names and names:
+            found["prompt"] = self._likely(names)
+        for name in names:
+            key = "" if name in self._free or name in found.values() else self._near(name)
+            if key and key not in names and key not in found:
+                found[key] = name
+        return found
+
     def prompt(self, fields: Fields) -> Prompt:
         """Raises ValueError."""
         if len(fields) == 1 and self._text_column is not None:
@@ -140,10 +151,13 @@ class Columns:
 
     def _hint(self, names: list[str]) -> str:
         """Which column may be the prompt."""
-        likely = [name for name in names if SYNONYMS.get(name.lower()) == "prompt"]
+        return f"write columns: {{prompt: {cut(self._likely(names), 80)}}}"
+
+    @staticmethod
+    def _likely(names: list[str]) -> str:
+        likely = [name for name in names if SYNONYMS.get(name.lower().rstrip("s")) == "prompt"]
         close = [name for name in names if name.lower().rstrip("s") == "prompt"]
-        column = [*close, *likely, *names, "NAME"][0]
-        return f"write columns: {{prompt: {cut(column, 80)}}}"
+        return [*close, *likely, *names, "NAME"][0]
 
     def _with_column(self, message: str) -> str:
         for key, column in self.spec.columns.items():

@@ -17,7 +17,7 @@ from runner.manifest.sources.tables import DatasetRows, ParquetRows
 from runner.manifest.sources.unpacked import Unpacked
 from runner.manifest.yaml_tree import Node
 
-__all__ = ["open_prompts"]
+__all__ = ["open_prompts", "records_of"]
 
 ENDINGS = {
     ".txt": "text",
@@ -52,7 +52,7 @@ def open_prompts(prompts: Any, files: Sequence[Path], root: Node) -> PromptList:
             continue
         lists += _inline(listed, root)
         listed = []
-        records = _file_records(item, next(paths)) if isinstance(item, File) else DatasetRows(item)
+        records = records_of(item, next(paths)) if isinstance(item, File) else DatasetRows(item)
         lists.append(FromSource(records, item))
     lists += _inline(listed, root)
     found = lists[0] if len(lists) == 1 else Joined(lists)
@@ -66,7 +66,8 @@ def _inline(items: Sequence[tuple[int, PromptItem]], root: Node) -> list[PromptL
     return [Inline([item.to_prompt() for _, item in items], root, [place for place, _ in items])]
 
 
-def _file_records(spec: File, path: Path) -> Records:
+def records_of(spec: File, path: Path) -> Records:
+    """The records of a file or folder. Raises ManifestError."""
     shown = str(path)
     if path.is_dir():
         return TextFolder(path, shown)
