@@ -5,11 +5,12 @@ MANIFEST ?= manifests/job.yaml
 NPROC    ?= 1
 ARGS     ?=
 FAULTS   ?= 200
+LISTS    ?= 20000
 SEED     ?= 1
 BIN      := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-models models-table test-engines test-cluster chaos moves audit check style docs clean
+.PHONY: help run test test-models models-table test-engines test-cluster chaos fuzz moves audit check style docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +44,9 @@ moves: .venv/dev  ## kill runs while they move 1,000 finished images to new plac
 
 chaos: .venv/dev  ## FAULTS random faults in a row, from SEED
 	$(BIN)/python tests/chaos.py --faults $(FAULTS) --seed $(SEED)
+
+fuzz: .venv/dev  ## LISTS lists of prompts with odd bytes, from SEED
+	$(BIN)/python tests/fuzz_lists.py --files $(LISTS) --seed $(SEED)
 
 audit: .venv/dev  ## known weaknesses of what is installed
 	$(BIN)/python -m pip install -q pip-audit

@@ -10,6 +10,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fuzz_lists import fuzz
 from support.sources import read, write
 
 from runner.errors import InterruptedRunError, ManifestError
@@ -61,6 +62,12 @@ def test_all_formats_give_the_same_prompts(tmp_path: Path, form: str) -> None:
     places = random.Random(1).sample(range(len(ROWS)), 20)
     assert [prompts[place] for place in places] == [wanted[place] for place in places]
     assert [item.parameters for item in prompts.overrides()] == [item.parameters for item in wanted]
+
+
+def test_odd_bytes(tmp_path: Path) -> None:
+    """A small part of `make fuzz`."""
+    found = fuzz(tmp_path, 500, seed=2)
+    assert len(found) == 2 * 5  # each format read, and each refused
 
 
 def test_a_folder_of_texts(tmp_path: Path) -> None:
