@@ -42,6 +42,7 @@ from runner.launch.world import World
 from runner.lead import wait_for_all
 from runner.monitor import Monitor
 from runner.prepare.assignment import Assignment, broadcast, broadcast_error, receive
+from runner.prepare.device_notices import device_name, device_notices
 from runner.prepare.notices import model_notices
 from runner.prepare.prepare import Preparation, prepare
 from runner.prepare.rank import Job, Rank
@@ -191,10 +192,17 @@ def _announce(rank: Rank, prepared: Preparation, launch: Launch) -> None:
         return
     room = notice(rank.folder, assignment.plan, prepared.missing)
     remarks = map(str, rank.job.loaded.remarks)
-    notices = (*remarks, *model_notices(assignment.plan), _drawn_seed(rank, assignment), room)
+    notices = (
+        *remarks,
+        *model_notices(assignment.plan),
+        *device_notices(assignment.manifest, rank.world),
+        _drawn_seed(rank, assignment),
+        room,
+    )
     for line in filter(None, notices):
         say(line)
-    say(_greeting(len(assignment.pending), prepared.there.done, launch))
+    devices = device_name(rank.world)
+    say(_greeting(len(assignment.pending), prepared.there.done, launch, devices))
 
 
 def _drawn_seed(rank: Rank, assignment: Assignment) -> str:
@@ -205,14 +213,14 @@ def _drawn_seed(rank: Rank, assignment: Assignment) -> str:
     return f"seed: {drawn}, drawn for this folder; write it into the manifest to use it elsewhere"
 
 
-def _greeting(batches: int, finished: int, launch: Launch) -> str:
-    """`12 batches to do, 0 images there: data_parallel, 4 processes, 4 replicas`."""
+def _greeting(batches: int, finished: int, launch: Launch, devices: str) -> str:
+    """`12 batches to do, 0 images there: data_parallel, 4 processes, 4 replicas on NVIDIA H200`."""
     idle = max(0, launch.replicas - batches)
     spare = f" ({idle} with nothing to do)" if idle else ""
     return (
         f"{counted(batches, 'batch')} to do, {counted(finished, 'image')} there: "
         f"{launch.strategy}, {counted(launch.world_size, 'process')}, "
-        f"{counted(launch.replicas, 'replica')}{spare}"
+        f"{counted(launch.replicas, 'replica')}{spare}{' on ' if devices else ''}{devices}"
     )
 
 

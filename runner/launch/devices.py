@@ -6,7 +6,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.errors import LaunchError
 from runner.launch.world import World
@@ -58,10 +58,14 @@ def this_machine(world: World) -> Machine | None:
 
 def _memory_of(index: int) -> int:
     """All bytes of a device. To ask for the free ones would make a context on it, of half a GB."""
+    return int(_module().get_device_properties(index).total_memory)
+
+
+def _module() -> Any:
+    """torch.cuda, or what the accelerator's module is."""
     import torch
 
-    module = torch.get_device_module(torch.accelerator.current_accelerator())
-    return int(module.get_device_properties(index).total_memory)
+    return torch.get_device_module(torch.accelerator.current_accelerator())
 
 
 def _sees_its_own_alone(world: World) -> bool:
@@ -140,11 +144,7 @@ def driven_devices(world: World, device: "torch.device", processes: int) -> Sequ
 
 def name_of(devices: Sequence[int]) -> str:
     """`NVIDIA H200`, the name of the first; `cpu` where there are none."""
-    import torch
-
-    if not devices:
-        return "cpu"
-    return str(torch.get_device_module().get_device_name(devices[0]))
+    return str(_module().get_device_name(devices[0])) if devices else "cpu"
 
 
 def memory_peak(devices: Sequence[int]) -> int:

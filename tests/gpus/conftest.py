@@ -45,6 +45,7 @@ def on_gpus(ranks: Launcher, tmp_path: Path) -> Start:
             ended,
             [{int(index): size for index, size in one.get("peak", {}).items()} for one in found],
             [one.get("touched", []) for one in found],
+            [one.get("tf32", True) for one in found],
         )
 
     return start

@@ -36,6 +36,11 @@ def test_data_parallel_takes_one_device_a_rank(
         found = on_gpus(gpus, job(out), processes=processes)
         assert found.ended.codes == [0] * processes, found.ended.words
         assert found.touched == [[rank] for rank in range(processes)]
+        assert "replicas on pretended GPU" in found.ended.words.replace("1 replica ", "1 replicas ")
+        assert "dtype: float32 takes twice the memory" in found.ended.words
+        remark = "2 devices of 4 are used; to use all, start it with: torchrun --nproc-per-node 4"
+        assert (remark in found.ended.words) == (gpus > processes)
+        assert found.tf32 == [False] * processes  # float32 means float32
         assert pixels(out) == expected
 
 

@@ -401,7 +401,11 @@ def main(arguments: list[str]) -> int:
     try:
         return run(arguments)
     finally:
-        found = {"peak": dict(devices.peak), "touched": sorted(devices.touched)}
+        found = {
+            "peak": dict(devices.peak),
+            "touched": sorted(devices.touched),
+            "tf32": torch.backends.cudnn.allow_tf32,
+        }
         print(f"devices: {json.dumps(found)}", file=sys.stderr)
         if path := os.environ.get("FAKE_GPU_REPORT"):
             Path(path).write_text(json.dumps(found), encoding="utf-8")

@@ -16,6 +16,7 @@ class OnGpus:
     ended: Ended
     peaks: list[dict[int, int]]
     touched: list[list[int]]
+    tf32: list[bool]  # whether convolutions of float32 may be rounded to TF32
 
 
 Start = Callable[..., OnGpus]
