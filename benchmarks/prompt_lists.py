@@ -10,6 +10,8 @@ memory grows by. Needs pyarrow.
 import argparse
 import csv
 import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +27,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=arguments.whole(10, 10**7), default=10**6)
     parser.add_argument("--json", type=arguments.new_file)
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.child:
+        form, kind, number, path = options.child
+        WRITERS[form](Path(path), values(kind, int(number)))
+        return
     rows = []
     print(f"{'list':<8}{'format':<9}{'rows':>9}{'CPU s':>8}{'ratio':>7}{'MB':>6}")
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +56,9 @@ def main() -> None:
 
 def measure(folder: Path, kind: str, form: str, count: int) -> dict[str, Any]:
     path = folder / f"list.{form}"
-    WRITERS[form](path, values(kind, count))
+    # In a process of its own: on Linux a child has its parent's peak memory.
+    write = [sys.executable, __file__, "--child", form, kind, str(count), str(path)]
+    subprocess.run(write, check=True)
     job = folder / "job.yaml"
     job.write_text(json.dumps({"model": "demo", "seed": 1, "prompts": {"file": path.name}}))
     used = scale.timed(scale.runner("plan", job))

@@ -235,7 +235,8 @@ def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None
     for task in tasks:
         seed = "drawn" if task["seed"] is None else task["seed"]
         own = {k: v for k, v in task["parameters"].items() if about["parameters"].get(k) != v}
-        words = " ".join(task["prompt"].split())
+        name = f"{task['id']}: " if "id" in task else ""
+        words = name + " ".join(task["prompt"].split())
         words = words if len(words) <= 60 else words[:59] + "…"
         answer(
             f"{task['index']:>5}  {task['file_name']:<18} {seed:>10}  {task['batch']:>5}  "
