@@ -48,6 +48,7 @@ def _is_whole(values: Mapping[str, Any]) -> bool:
         values.get("outcome") == "running"
         and all(isinstance(values.get(key), int) for key in COUNTS)
         and all(isinstance(values.get(key), float | int | None) for key in RATES)
+        and values.get("first_error", "") is None
     )
 
 

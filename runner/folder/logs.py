@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import socket
+import stat
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -25,6 +26,8 @@ def keep_log(folder: OutputFolder, world: World, launch: str, part: Part | None)
     path = folder.log(world.rank, part)
     with contextlib.suppress(OSError):
         files.make_folder(path.parent)
+        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+            return  # a link may lead anywhere, and a FIFO would block
         _cut_torn_line(path)
         write_also(_LogFile(path).write)
         place = f"process {os.getpid()} on {socket.gethostname()}"

@@ -101,7 +101,8 @@ class Heartbeat:
             if rank == self.rank:
                 self._seen[rank] = self.pulse.now()
             elif not silent_s and (text := self.store.get(f"pulse/{rank}")):
-                self._seen[rank] = PULSE.decode(text)
+                with contextlib.suppress(msgspec.MsgspecError):  # others may write to the store
+                    self._seen[rank] = PULSE.decode(text)
             pulse = self._seen.get(rank) or Pulse(rank=rank)
             if pulse.state == "starting":  # it does not know its replica yet
                 pulse.replica = rank // ranks_per_replica

@@ -145,6 +145,16 @@ def test_a_summary_with_a_launch_of_wrong_types(
     assert len(report) == 5
 
 
+def test_status_after_a_part_of_the_job(bench: Bench) -> None:
+    assert bench.run(limit=3) is ExitCode.COMPLETE
+    report = bench.status()
+    assert (report["outcome"], report["exit_code"], report["missing"]) == ("limited", 75, 2)
+    assert "run without --limit, or run the other shards" in report["sentence"]
+    assert bench.status(limit=3)["exit_code"] == 0
+    (bench.output / "000001.png").unlink()  # now it is not as it was left
+    assert bench.status()["outcome"] == "interrupted"
+
+
 def test_status_tells_of_images_without_a_manifest(bench: Bench) -> None:
     bench.run(limit=3)
     (bench.output / "manifest.yaml").unlink()
