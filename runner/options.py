@@ -12,7 +12,6 @@ from runner.commands.slurm import Request
 from runner.errors import ExitCode
 from runner.launch.layout import Part
 from runner.manifest.local_folder import check_local_folder
-from runner.manifest.suggestions import nearest
 from runner.say import cut, say
 from runner.units import whole_number
 
@@ -50,12 +49,16 @@ def _is_file(word: str) -> bool:
 
 
 def _nearest_command(word: str) -> str:
+    from runner.manifest.suggestions import nearest
+
     commands = {name: name for name in COMMANDS}
     return nearest(word, commands) or f"; commands: {', '.join(COMMANDS)}"
 
 
 def _refuse(command: str, word: str) -> NoReturn:
     """A word that a command does not take. The right option, where one is near."""
+    from runner.manifest.suggestions import nearest
+
     own = _Parser(prog=f"runner {command}")
     _add(own, COMMANDS[command])
     known = {name: name for action in own._actions for name in action.option_strings}
