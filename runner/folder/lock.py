@@ -106,7 +106,7 @@ class FolderLock:
                 )
             for path in others:
                 path.unlink(missing_ok=True)
-            owner = owners.describe(self.launch, self.part, None)
+            owner = owners.describe(self.launch, self.part)
             files.replace(self.path, (json.dumps(owner).encode(),), self.launch)
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()

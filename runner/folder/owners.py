@@ -76,7 +76,7 @@ def living(paths: Iterable[Path], patience_s: float) -> dict[Path, dict[str, Any
     return found
 
 
-def describe(launch: str, part: Part | None, checksum: int | None) -> dict[str, Any]:
+def describe(launch: str, part: Part | None, checksum: int | None = None) -> dict[str, Any]:
     """This process as an owner. The checksum is that of its list of prompts; None before it has
     looked at the images."""
     return {

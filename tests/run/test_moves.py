@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ def test_a_sibling_with_another_list_keeps_its_images(bench: Bench) -> None:
         with pytest.raises(FolderError, match=r"another list of prompts \(process \d+"):
             bench.run(part=(2, 2))
         assert stamps(bench.output) == before
-        owner = owners.describe("0badcafe", (1, 2), None)  # it has not looked yet
+        owner = owners.describe("0badcafe", (1, 2))  # it has not looked yet
         sibling.path.write_text(json.dumps(owner))
         assert bench.run(part=(2, 2)) is ExitCode.COMPLETE
     finally:
@@ -253,3 +254,32 @@ def test_ids_that_are_swapped_swap_the_files(bench: Bench) -> None:
         ("y/00.png", "a cat"),
         ("x/00.png", "a dog"),
     ]
+
+
+def test_shards_that_start_together_move_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, moved = by_fingerprint(bench.output), list[int]()
+    real = arrange.in_order
+
+    def counted(moves: Any) -> Any:
+        moved.append(len(moves))
+        return real(moves)
+
+    monkeypatch.setattr(arrange, "in_order", counted)
+    bench.values["prompts"] = ["snow", *PROMPTS[::-1], "rain"]
+    path = bench.write(**bench.values)
+    bench.write = lambda **_: path  # type: ignore[method-assign,assignment]
+    codes: list[ExitCode] = []
+    parts = [
+        threading.Thread(target=lambda part=part: codes.append(bench.run(part=(part, 3))))
+        for part in (1, 2, 3)
+    ]
+    for thread in parts:
+        thread.start()
+    for thread in parts:
+        thread.join(120)
+    assert codes == [ExitCode.COMPLETE] * 3
+    assert [count for count in moved if count] == [5]
+    assert summary(bench.output)["outcome"] == "complete"
+    assert before.items() < by_fingerprint(bench.output).items()
