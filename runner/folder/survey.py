@@ -151,6 +151,7 @@ def _find_skipped(
     for task in plan.tasks() if skipped else ():
         if found.todo[task.index] and (failed := skipped.get(fingerprints.of(task))):
             found.skipped[task.index] = failed
+            record.add_failed(task.index, failed)
             found.states[task.index], found.todo[task.index] = SKIPPED, 0
 
 

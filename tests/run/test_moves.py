@@ -20,6 +20,7 @@ from runner.folder.paths import OutputFolder
 from runner.folder.png import read_text
 from runner.render import load as load_module
 from runner.render.fake import FakePipeline
+from runner.render.results import Failure
 
 
 class Flagged(FakePipeline):
@@ -30,6 +31,20 @@ class Flagged(FakePipeline):
         for result in rendered.results:
             if "fox" in result.task.prompt:
                 result.made["flagged"] = "black"
+        return rendered
+
+
+class Skipping(FakePipeline):
+    """Leaves every picture with "fox" out."""
+
+    tried = 0
+
+    def render(self, tasks: Any, degraded: Any = ()) -> Any:
+        rendered = super().render(tasks, degraded)
+        for place, result in enumerate(rendered.results):
+            if "fox" in result.task.prompt:
+                Skipping.tried += 1
+                rendered.results[place] = Failure(result.task, "skipped", "flagged: black", "")
         return rendered
 
 
@@ -162,6 +177,23 @@ def test_flagged_images_go_along(
     assert (row["index"], row["prompt"]) == (2, "a red fox")
     assert summary(bench.output)["made"] == 1
     assert (bench.output / "000002.png").exists()
+
+
+def test_what_was_left_out_stays_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_module, "load", lambda *_, stop, **__: Skipping(stop))
+    bench.output = bench.output.parent / "skipping"
+    bench.values |= {"on_flagged": "skip", "prompts": ["a red fox", "snow"]}
+    assert bench.run() is ExitCode.COMPLETE
+    bench.values["prompts"] = ["snow", "a red fox"]
+    assert bench.status()["skipped"] == 1
+    assert bench.run() is ExitCode.COMPLETE
+    (row,) = lines(bench.output / "failures.jsonl")
+    assert (row["index"], row["kind"], Skipping.tried) == (1, "skipped", 1)
+    bench.values["prompts"] = ["a red fox"]
+    with pytest.raises(FolderError, match="no longer in the list"):
+        bench.run()
+    assert bench.run(regenerate=True) is ExitCode.COMPLETE
+    assert bench.status()["skipped"] == Skipping.tried == 1
 
 
 def test_a_file_that_takes_the_new_place_stays(
