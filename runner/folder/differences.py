@@ -83,13 +83,12 @@ class _Wanted:
         return ", ".join(changes), task.prompt_index
 
     def _model(self) -> dict[str, Any]:
-        spec = self.plan.manifest.model
-        return {
-            "model": Path(spec.id).name if spec.folder else spec.id,  # as texts.py writes it
-            "model.revision": spec.revision,
-            "model.variant": spec.variant,
-            "dtype": self.plan.manifest.dtype,
-        }
+        """Of a model in a local folder its files count, not its name: `found.cause` names them."""
+        spec, about = self.plan.manifest.model, {"dtype": self.plan.manifest.dtype}
+        if spec.folder:
+            return about
+        names = {"model": spec.id, "model.revision": spec.revision, "model.variant": spec.variant}
+        return {**about, **names}
 
     def _model_of(self, text: Mapping[str, str]) -> dict[str, Any]:
         """What is not in an image's text counts as equal."""
@@ -97,7 +96,7 @@ class _Wanted:
         named = {"model": model.get("id"), "dtype": text.get("dtype")}
         named |= {f"model.{key}": model.get(key) for key in ("revision", "variant")}
         known = self._model()
-        return {key: known[key] if value is None else value for key, value in named.items()}
+        return {key: now if named[key] is None else named[key] for key, now in known.items()}
 
 
 def _distance(text: Mapping[str, str], task: Task, index: int | None) -> tuple[bool, bool, bool]:
