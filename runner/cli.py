@@ -52,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"{word}: not UTF-8; rename it")
             return int(ExitCode.REFUSED)
     options = parse(words)
+    # Imports make objects that stay, torch and diffusers a million of them. The collector would
+    # walk them again and again, a sixth of a start-up. `render.load` turns it on again.
+    gc.disable()
     try:
         return int(_COMMANDS[options.command](options))
     except RunnerError as error:
@@ -62,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problem = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         say(problem, every_rank=True, level=logging.ERROR)
         return int(ExitCode.ERROR)
+    finally:
+        gc.enable()
 
 
 # --- the commands: what the options mean to them; each is imported when it is needed ------------
@@ -74,9 +79,6 @@ def _run(options: argparse.Namespace) -> int:
     _set_up_output(options, world)
     if world.has_agent:
         stop.watch_launcher()
-    # torch and diffusers make a million objects at import that stay. The collector would walk them
-    # again and again, a sixth of the start-up. `render.load` turns it on again.
-    gc.disable()
     try:
         code = _run_rank(options, world, stop)
     except RunnerError as error:
@@ -86,8 +88,6 @@ def _run(options: argparse.Namespace) -> int:
         if isinstance(error, OSError):
             _raise_if_one_line_is_enough(error, world)
         _end_with_traceback(error)
-    finally:
-        gc.enable()
     if code:
         why = "stopped as asked; " if stop.requested and code == ExitCode.INCOMPLETE else ""
         report_to_launcher(why + ENDS[code])

@@ -22,7 +22,6 @@ from runner.manifest.schema import Manifest
 from runner.model import files as model
 from runner.model.configs import ModelConfigs
 from runner.plan import Fingerprints, Plan, own
-from runner.prepare.batch_sizes import is_open
 from runner.prepare.look import Look, look
 from runner.prepare.notices import model_notices
 from runner.prepare.preflight import check
@@ -108,7 +107,7 @@ def _remarks(seen: Look) -> list[str]:
     """What to know of the plan before the start."""
     plan = seen.plan
     remarks = [*map(str, seen.loaded.remarks), *model_notices(plan)]
-    if is_open(seen.manifest):
+    if seen.manifest.has_open_batches:
         remarks.append(_OPEN_BATCHES)
     if len(plan) > ADVISE_FOLDERS and not seen.manifest.output.images_per_folder:
         remarks.append(

@@ -262,6 +262,11 @@ class Manifest(Settings):
         return self.strategy.is_plain and not self.compile
 
     @property
+    def has_open_batches(self) -> bool:
+        """Whether batch sizes are still to be found."""
+        return self.batch_size == "auto" and not self.batch_sizes
+
+    @property
     def largest_batch(self) -> int:
         """The most images of one pipeline call; 1 while `auto` is open."""
         if self.batch_size == "auto":

@@ -8,7 +8,6 @@ merging or scaling changes.
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +61,8 @@ def digests(spec: ModelSpec) -> dict[str, str]:
     paths = [path for path in _files(spec, folder) if path.suffix in kinds]
     if spec.trust_remote_code:
         paths += sorted(folder.glob("*.py"))
+    from concurrent.futures import ThreadPoolExecutor  # the demo model needs none
+
     with ThreadPoolExecutor(THREADS) as pool:
         found = pool.map(_digest, paths)
         names = [path.relative_to(folder).as_posix() for path in paths]

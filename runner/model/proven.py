@@ -7,7 +7,7 @@ parallel strategies of strategies/ name their own proofs.
 import functools
 import importlib.metadata
 import json
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 __all__ = ["is_proven"]
@@ -18,7 +18,7 @@ TRIED = ("data_parallel", "device_map", "phases")  # by the suite
 @functools.cache
 def _pipelines() -> dict[str, Any]:
     """Class → what is proven of it; empty with another diffusers."""
-    values = json.loads((files("runner.model") / "proven.json").read_text(encoding="utf-8"))
+    values = json.loads(Path(__file__).with_name("proven.json").read_text(encoding="utf-8"))
     if values["versions"]["diffusers"] != importlib.metadata.version("diffusers"):
         return {}
     return dict(values["pipelines"])

@@ -4,6 +4,8 @@ Importing the class would take seconds and half a gigabyte. So its source is rea
 own check of the arguments is run without the class.
 """
 
+import __future__
+
 import ast
 import copy
 import functools
@@ -185,13 +187,10 @@ def _function(method: ast.FunctionDef | None) -> Callable[..., None] | None:
     """The method as a function, without its module: names of the module are not defined in it."""
     if method is None:
         return None
-    method = copy.deepcopy(method)
-    method.decorator_list, method.returns = [], None
-    for node in ast.walk(method.args):
-        if isinstance(node, ast.arg):
-            node.annotation = None
-    scope: dict[str, Any] = {}
-    exec(compile(ast.Module([method], type_ignores=[]), "check_inputs", "exec"), scope)
+    method, scope = copy.copy(method), dict[str, Any]()
+    method.decorator_list = []
+    module, unread = ast.Module([method], type_ignores=[]), __future__.annotations.compiler_flag
+    exec(compile(module, "check_inputs", "exec", flags=unread), scope)  # annotations are not read
     function: Callable[..., None] = scope[method.name]
     return function
 

@@ -25,7 +25,7 @@ from runner.render.results import DroppedError, Renderer
 from runner.say import say
 from runner.units import counted
 
-__all__ = ["find_batch_sizes", "is_open", "probe"]
+__all__ = ["find_batch_sizes", "probe"]
 
 STEPS = 4  # of a trial, at most: enough to tell what a step costs beside the decoder
 GAIN = 1.05  # in images per second, below which a larger batch is not worth its memory
@@ -37,11 +37,6 @@ SHORT_S = 0.5  # trials shorter than this are repeated
 REPEATS = 3
 CANDIDATES = 3  # tasks of a size: one that fails of itself says nothing about batches
 DEADLY = 2  # launches that died of a batch
-
-
-def is_open(manifest: Manifest) -> bool:
-    """Whether batch sizes are still to be found."""
-    return manifest.batch_size == "auto" and not manifest.batch_sizes
 
 
 def find_batch_sizes(

@@ -35,7 +35,7 @@ from runner.manifest.schema import Manifest
 from runner.manifest.sources.prompt_list import Inline
 from runner.plan import Plan, wanted_images
 from runner.prepare.assignment import Assignment, checksum
-from runner.prepare.batch_sizes import find_batch_sizes, is_open
+from runner.prepare.batch_sizes import find_batch_sizes
 from runner.prepare.look import Look, look, recorded_in
 from runner.prepare.proof import compares_first_image
 from runner.prepare.rank import Job, Rank
@@ -98,7 +98,7 @@ def prepare(rank: Rank, lock: FolderLock) -> Preparation:
             replace(folder.model, (text.encode(),), lock.launch, lock.check)
         # What was recorded with an earlier launch's choices stays where this one only looked.
         is_other_list = is_other_list or bool(found.beyond)
-        if settled.has_work or (is_other_list and not is_open(manifest)):
+        if settled.has_work or (is_other_list and not manifest.has_open_batches):
             _record_manifest(job, folder, manifest, settled.choice, lock)
     assignment = Assignment(
         launch=lock.launch,
@@ -218,7 +218,7 @@ def _settle(rank: Rank, seen: Look, found: Survey, lock: FolderLock) -> _Settled
     manifest = fill(job.loaded.manifest, resolved)
     compares = compares_first_image(manifest, configs, folder, is_asked=job.self_check)
     settled = _Settled(resolved, seen.plan, choice=resolution.choice, compares_first=compares)
-    return _settle_batches(rank, seen, settled, lock) if is_open(manifest) else settled
+    return _settle_batches(rank, seen, settled, lock) if manifest.has_open_batches else settled
 
 
 def _settle_batches(rank: Rank, seen: Look, settled: _Settled, lock: FolderLock) -> _Settled:
