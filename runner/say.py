@@ -27,6 +27,7 @@ __all__ = [
     "speak_as",
     "to_json",
     "write_also",
+    "writes_json",
 ]
 
 LIBRARIES = ("transformers", "diffusers", "torch", "huggingface_hub")
@@ -62,6 +63,10 @@ def speak_as(
 def has_bars() -> bool:
     """Whether a bar on the terminal is wanted."""
     return not _voice.is_json and _voice.least <= logging.INFO
+
+
+def writes_json() -> bool:
+    return _voice.is_json
 
 
 def write_also(write: Callable[[str], None]) -> None:

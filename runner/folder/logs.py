@@ -13,7 +13,7 @@ from runner.folder import files
 from runner.folder.paths import OutputFolder
 from runner.launch.layout import Part
 from runner.launch.world import World
-from runner.say import note, write_also
+from runner.say import note, write_also, writes_json
 
 __all__ = ["keep_log"]
 
@@ -29,7 +29,10 @@ def keep_log(folder: OutputFolder, world: World, launch: str, part: Part | None)
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             return  # a link may lead anywhere, and a FIFO would block
         _cut_torn_line(path)
-        write_also(_LogFile(path).write)
+        handler = _LogFile(path)
+        if _is_of_other_format(path):
+            handler.doRollover()  # a file is JSON as a whole, or none of it
+        write_also(handler.write)
         place = f"process {os.getpid()} on {socket.gethostname()}"
         note(f"launch {launch}: rank {world.rank} of {world.world_size}, {place}")
 
@@ -47,6 +50,12 @@ class _LogFile(RotatingFileHandler):
     def _open(self) -> TextIOWrapper:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         return open(os.open(self.baseFilename, flags, 0o666), "a", encoding="utf-8")
+
+
+def _is_of_other_format(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(1)
+    return bool(start) and (start == b"{") != writes_json()
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -1,5 +1,6 @@
 """The log file of a rank: whole lines, older files, and nothing that a disk could break."""
 
+import json
 import os
 from pathlib import Path
 from typing import TextIO
@@ -52,6 +53,17 @@ def test_old_lines_move_to_older_files(
     ]
     assert all(path.stat().st_size <= 1000 for path in files)
     assert files[0].read_text().splitlines()[-1].endswith("line 199")
+
+
+def test_a_file_is_json_as_a_whole(folder: OutputFolder) -> None:
+    keep_log(folder, World(), "aaaa", None)
+    speak_as(0, as_json=True, is_logging=True)
+    for launch in ("bbbb", "cccc"):
+        keep_log(folder, World(), launch, None)
+    lines = folder.log(0, None).read_text().splitlines()
+    assert ["bbbb" in lines[0], "cccc" in lines[1]] == [True, True]
+    assert all(json.loads(line)["message"] for line in lines)
+    assert "aaaa" in (folder.logs / "rank-00000.log.1").read_text()
 
 
 @pytest.mark.parametrize("obstacle", ["folder", "link", "fifo", "full"])

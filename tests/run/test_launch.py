@@ -113,7 +113,7 @@ def test_one_prompt_on_four_ranks_and_again(tmp_path: Path) -> None:
     first = launch([manifest, "--output", output], nproc=4)
     assert first.returncode == 0, first.stderr
     assert len(pixels(output)) == 1
-    journals = list((output / ".runner" / "journal").iterdir())
+    journals = list((output / ".runner" / "journal").glob("*-0*-*"))
     assert len(journals) == 1  # the others had nothing to write, and loaded no model
     before = stamps(output)
     again = launch([manifest, "--output", output], nproc=3)

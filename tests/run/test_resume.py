@@ -64,7 +64,7 @@ def test_broken_files_are_made_again_and_just_those(bench: Bench) -> None:
 def test_after_an_unclean_end_files_are_read_whole(bench: Bench) -> None:
     bench.run()
     good, before = pixels(bench.output), stamps(bench.output)
-    (journal,) = (bench.output / ".runner" / "journal").glob("*.jsonl")
+    (journal,) = (bench.output / ".runner" / "journal").glob("*-00000-*.jsonl")
     whole = journal.read_bytes().splitlines(keepends=True)
     # The process died while it wrote the line for image 4, and a block of image 1 was lost.
     journal.write_bytes(b"".join(whole[:4]) + whole[4][:10])
