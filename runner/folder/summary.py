@@ -147,8 +147,12 @@ def replica_rows(seen: Iterable[Seen], seconds: float | None) -> list[dict[str, 
 def _ended_replicas(
     pulses: Sequence[Pulse], known: Mapping[str, Any], seconds: float | None
 ) -> list[dict[str, Any]]:
-    """The same at the end. A replica that recorded no end was killed: what was last seen of it."""
-    rows = {row["replica"]: {**row, "state": "lost"} for row in rows_in(known)}
+    """The same at the end. Of a replica that recorded nothing, what was last seen: it had nothing
+    to do, or was killed."""
+    rows = {
+        row["replica"]: {**row, "state": "ended" if row.get("state") == "ended" else "lost"}
+        for row in rows_in(known)
+    }
     ordered = sorted(pulses, key=lambda pulse: (pulse.replica, pulse.rank))
     for replica, group in groupby(ordered, key=lambda pulse: pulse.replica):
         rows[replica] = {**_row(list(group), seconds), "state": "ended", "last_sign_s": None}
