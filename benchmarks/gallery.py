@@ -106,14 +106,17 @@ def write_manifest(folder: Path, images: int) -> Path:
     from runner.demo.captions import caption
 
     rng = random.Random(1)
-    prompts: list[Any] = []
+    lines = []
     for number, scene in enumerate(rng.choices(scenes(), k=images)):
         own = {"num_inference_steps": rng.choice(STEPS), "guidance_scale": rng.choice(SCALES)}
         text = {"prompt": caption(scene, rng), "id": f"scene-{number:05d}"}
-        prompts.append({**text, "meta": {"scene": scenes().index(scene)}, "parameters": own})
+        values = {**text, "meta": {"scene": scenes().index(scene)}, "parameters": own}
+        lines.append(json.dumps(values) + "\n")
+    (folder / "prompts.jsonl").write_text("".join(lines))
     manifest = folder / "job.yaml"
-    values = {"model": "demo", "seed": 1, "output": str(folder / "out"), "prompts": prompts}
-    manifest.write_text(json.dumps({**values, "parameters": {"height": SIDE, "width": SIDE}}))
+    values = {"model": "demo", "seed": 1, "output": str(folder / "out")}
+    values["parameters"] = {"height": SIDE, "width": SIDE}
+    manifest.write_text(json.dumps({**values, "prompts": {"file": "prompts.jsonl"}}))
     return manifest
 
 

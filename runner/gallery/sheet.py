@@ -121,7 +121,9 @@ def _is_sheet(path: Path) -> bool:
 
     try:
         with Image.open(path) as image:
-            return SOFTWARE in (image.info.get("Software"), image.getexif().get(SOFTWARE_TAG))
+            if image.format == "PNG":  # whose `getexif` would read all pixels
+                return image.info.get("Software") == SOFTWARE
+            return image.getexif().get(SOFTWARE_TAG) == SOFTWARE
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return False
 

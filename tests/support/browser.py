@@ -35,7 +35,7 @@ def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        options = ["--no-sandbox", "--disable-gpu"]
+        options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
         yield Browser(chromium)
         chromium.close()
