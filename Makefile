@@ -6,6 +6,8 @@ NPROC    ?= 1
 ARGS     ?=
 FAULTS   ?= 200
 LISTS    ?= 20000
+MANIFESTS?= 100000
+RENDERS  ?= 500
 SEED     ?= 1
 BIN      := .venv/bin
 
@@ -45,8 +47,9 @@ moves: .venv/dev  ## kill runs while they move 1,000 finished images to new plac
 chaos: .venv/dev  ## FAULTS random faults in a row, from SEED
 	$(BIN)/python tests/chaos.py --faults $(FAULTS) --seed $(SEED)
 
-fuzz: .venv/dev  ## LISTS lists of prompts with odd bytes, from SEED
+fuzz: .venv/dev  ## MANIFESTS random manifests, RENDERS of them made, and LISTS odd lists, from SEED
 	$(BIN)/python tests/fuzz_lists.py --files $(LISTS) --seed $(SEED)
+	$(BIN)/python tests/fuzz.py --manifests $(MANIFESTS) --renders $(RENDERS) --seed $(SEED)
 
 audit: .venv/dev  ## known weaknesses of what is installed
 	$(BIN)/python -m pip install -q pip-audit

@@ -13,7 +13,9 @@ FILE_ENDINGS = (
 
 def check_local_folder(text: str) -> str:
     """Returns the text. Raises ValueError for a URL, a file and `~`, which would all become folders
-    with a strange name on this machine."""
+    with a strange name on this machine, and for what no path has."""
+    if "\0" in text:
+        raise ValueError("a NUL byte, which no path has; remove it")
     if found := SCHEME.match(text):
         raise ValueError(
             f"{found[0]} is not a local folder, and remote storage is not built yet; use a local "

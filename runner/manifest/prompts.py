@@ -3,7 +3,7 @@
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import (
@@ -39,6 +39,8 @@ __all__ = [
 
 MAX_SEED = 2**63 - 1  # what torch.Generator.manual_seed takes on every platform
 MAX_IMAGES = 100_000  # of one prompt
+MAX_COUNT = 100_000  # pixels of a side, steps, tokens
+MAX_FLOAT = 3.4e38  # about what a 32-bit float holds: with more, no image has finite values
 
 # Parameters that the runner passes to the pipeline call itself, or that would break one image per
 # task → what to write instead.
@@ -93,8 +95,19 @@ def _check_value(name: str, value: JsonValue) -> None:
     is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
     if name in COUNTS and value is not None and not is_count:
         raise ValueError(f"{name} must be a whole number, 1 or more, not {given}")
-    if name == COUNT and isinstance(value, int) and value > MAX_IMAGES:
-        raise ValueError(f"{name} must be {MAX_IMAGES} at most, not {given}")
+    if name in COUNTS and isinstance(value, int) and value > MAX_COUNT:
+        raise ValueError(f"{name} must be {MAX_COUNT} at most, not {given}")
+    if any(abs(number) > MAX_FLOAT for number in _numbers(value)):
+        raise ValueError(f"{name} must be within ±{MAX_FLOAT:g}, not {given}")
+
+
+def _numbers(value: JsonValue) -> Iterator[int | float]:
+    """All numbers in a value."""
+    if isinstance(value, int | float):
+        yield value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner:
+        yield from _numbers(one)
 
 
 def _check_json(name: str, value: JsonValue) -> None:

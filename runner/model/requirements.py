@@ -1,6 +1,7 @@
 """What a pipeline class of diffusers needs to be there, read from its source."""
 
 import ast
+import functools
 import re
 
 from runner.model.source import class_of, home, module_of, tree_of
@@ -50,6 +51,7 @@ def required_components(class_name: str) -> list[str]:
     return [name for name in required if name not in optional]
 
 
+@functools.cache
 def needed_packages(class_name: str) -> list[str]:
     """Modules that the pipeline's file imports where they are there, and then uses without asking
     whether they are."""

@@ -65,24 +65,29 @@ class ModelSource:
 
         spec = self.manifest.model
         with model_faults(spec.id):
-            return diffusers.DiffusionPipeline.from_pretrained(
+            pipe = diffusers.DiffusionPipeline.from_pretrained(
                 self.folder,
                 dtype=self.dtype,
                 trust_remote_code=spec.trust_remote_code,
                 **self._common(),
                 **arguments,
             )
+        for component in pipe.components.values():
+            _name_text_model(component)
+        return pipe
 
     def component(self, name: str, *, model_class: Any = None, **arguments: Any) -> Any:
         with model_faults(self.manifest.model.id):
             model_class = model_class or ModelConfigs.read(self.folder).class_of(name)
-            return model_class.from_pretrained(
+            component = model_class.from_pretrained(
                 self.folder,
                 subfolder=name,
                 dtype=self.dtype,
                 **self._common(),
                 **arguments,
             )
+        _name_text_model(component)
+        return component
 
     def _common(self) -> dict[str, Any]:
         spec = self.manifest.model
@@ -91,6 +96,13 @@ class ModelSource:
             "use_safetensors": None if spec.allow_pickle else True,
             "local_files_only": True,
         }
+
+
+def _name_text_model(component: Any) -> None:
+    """Pipelines look into the `text_model` of a CLIP text encoder, for `clip_skip` above all. Since
+    transformers 5 the encoder is that model itself."""
+    if type(component).__name__ == "CLIPTextModel" and not hasattr(component, "text_model"):
+        vars(component)["text_model"] = component  # not as a part, of which it would be one itself
 
 
 def load(

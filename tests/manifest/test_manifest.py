@@ -537,6 +537,10 @@ def test_counts_are_whole_numbers_from_one(manifest: Write, value: str) -> None:
         ),
         ("stop_grace_s: 1.0e+999", "stop_grace_s: 1.0e+999: must be a number"),
         ("parameters: {num_images_per_prompt: 99999999999}", "must be 100000 at most"),
+        ("parameters: {num_inference_steps: 999999}", "must be 100000 at most, not 999999"),
+        ("parameters: {height: 1000000}", "height must be 100000 at most"),
+        ("parameters: {eta: 1.0e+39}", "eta must be within ±3.4e+38, not 1e+39"),
+        ("parameters: {sigmas: [1.0, {a: -1.0e+300}]}", "sigmas must be within ±3.4e+38"),
         ("prompts: {file: 'a\\0b'}", "prompts.file"),
     ],
 )
@@ -625,7 +629,7 @@ items = st.one_of(
             "seed": st.integers(0, 2**63 - 1),
             "parameters": st.dictionaries(
                 st.sampled_from(["clip_skip", "true_cfg_scale"]),
-                texts | st.floats(allow_nan=False, allow_infinity=False) | st.booleans(),
+                texts | st.floats(-3e38, 3e38) | st.booleans(),
             ),
         },
     ),

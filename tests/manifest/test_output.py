@@ -39,3 +39,12 @@ def test_outputs_that_are_no_local_folder(
 @pytest.mark.parametrize("name", ["a:b", "v1.2", "tar", "~backup", "run.zipped", "s3:x"])
 def test_folders_with_unusual_names(manifest: Callable[..., Path], name: str) -> None:
     assert main(["validate", str(manifest(model="demo", prompts=["a"], output=name))]) == 0
+
+
+def test_what_no_path_has(
+    manifest: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = manifest(model="demo", prompts=["a"], output="a\0b")
+    for command in ("validate", "plan"):
+        assert main([command, str(path)]) == 2
+        assert "a NUL byte, which no path has; remove it" in capsys.readouterr().err

@@ -107,7 +107,8 @@ def t5_tokenizer(length: int = 512) -> T5Tokenizer:
 
 
 def gemma_tokenizer(length: int = 256, padding_side: str = "left") -> GemmaTokenizer:
-    """One letter, one token; pads on the left, as the tokenizers of Gemma are saved."""
+    """One letter, one token, after one for the start; pads on the left, as the tokenizers of Gemma
+    are saved."""
     letters = [*map(chr, range(33, 127)), "▁", "\n"]
     tokens = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *letters)
     return GemmaTokenizer(
@@ -115,6 +116,7 @@ def gemma_tokenizer(length: int = 256, padding_side: str = "left") -> GemmaToken
         merges=[],
         model_max_length=length,
         padding_side=padding_side,
+        add_bos_token=True,
     )
 
 
