@@ -150,7 +150,7 @@ def _load(
     quiet_libraries()
     if device.type == "cpu":
         reuse_buffers()
-    if device.type == "cuda" and manifest.dtype == "float32":
+    if manifest.dtype == "float32":
         # cuDNN rounds float32 to TF32, which has 10 bits, where nobody says no; cuBLAS does not.
         torch.backends.cudnn.allow_tf32 = False
     with model_faults(manifest.model.id):  # also where it is moved to the device
