@@ -11,6 +11,7 @@ PIPELINES = {
     "Kandinsky3Pipeline": PADDED,
     "GlmImagePipeline": PADDED,  # the texts that are to be drawn
     "StableDiffusionPanoramaPipeline": "pairs texts with the wrong images in a batch",
+    "LuminaPipeline": "cuts the negative prompt to the length of the longest text of a batch",
     "AmusedPipeline": "takes one generator, not a list",
     "KandinskyCombinedPipeline": NEGATIVE,
     "KandinskyV22CombinedPipeline": NEGATIVE,

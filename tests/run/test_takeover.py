@@ -119,7 +119,8 @@ def test_the_owner_learns_that_it_lost_the_folder(
 def test_a_clock_that_is_wrong_ends_nobody(tmp_path: Path, clock: float) -> None:
     """A shard keeps its living sibling's temporary files, and `status` sees that it runs."""
     job = Job(tmp_path, 24)
-    hooks = {"seconds": 0.8, "machine": "a", "clock": clock}
+    hooks = {"seconds": 0.1, "machine": "a", "clock": clock}
+    job.hold(22)  # the last image of the first shard, so that it lives to the end
     with running(job.start("--shard", "1/2", hooks=hooks)) as first:
         job.wait_for_images(1)
         lock = job.output / ".runner" / "locks" / "1-of-2.json"
@@ -135,6 +136,7 @@ def test_a_clock_that_is_wrong_ends_nobody(tmp_path: Path, clock: float) -> None
         words = [sys.executable, "-m", "runner", "status", str(job.manifest)]
         status = subprocess.run(words, env=ENVIRONMENT, capture_output=True, check=True)
         assert json.loads(status.stdout)["outcome"] == "running"
+        job.release(22)
         assert ended(first).code == 0
     assert job.run().code == 0
     assert job.partial_files() == []
