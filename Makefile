@@ -12,7 +12,7 @@ SEED     ?= 1
 BIN      := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-models models-table test-engines test-cluster chaos fuzz moves audit check style docs clean
+.PHONY: help run test test-slow test-models models-table test-engines test-cluster chaos fuzz moves audit check style docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,7 +25,10 @@ else
 endif
 
 test: .venv/dev  ## all tests that need no extra service
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not cluster and not engines and not models" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not cluster and not engines and not models and not slow" $(ARGS)
+
+test-slow: .venv/dev  ## tests of half a minute and more
+	$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
 
 test-models: .venv/dev  ## every pipeline class, scheduler and strategy beside plain diffusers
 	$(BIN)/python -m pytest -n 2 tests/models $(ARGS)

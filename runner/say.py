@@ -108,11 +108,13 @@ class _OfLibrary(logging.Logger):
 
 
 def route_libraries() -> None:
-    """Call it before they are imported."""
+    """Call it before they are imported: what they say meanwhile goes to the terminal."""
     kind = logging.getLoggerClass()
     logging.setLoggerClass(_OfLibrary)
     for name in LIBRARIES:
-        logging.getLogger(name)
+        logger = logging.getLogger(name)
+        logger.handlers.clear()  # its own, where it is imported already
+        logger.propagate = True
     logging.setLoggerClass(kind)
 
 

@@ -66,6 +66,7 @@ def test_the_readme_has_the_shortest_manifest() -> None:
     assert len(shortest.splitlines()) == 5
 
 
+@pytest.mark.slow
 def test_commands_print_what_the_documents_show(tmp_path: Path) -> None:
     TOOL["copy_manifests"](tmp_path)
     for path in TOOL["documents"]():

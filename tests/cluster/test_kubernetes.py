@@ -68,6 +68,7 @@ def test_its_numbers_agree() -> None:
 
 
 @pytest.mark.parametrize("name", ["kubernetes.yaml", "trainjob.yaml"])
+@pytest.mark.slow
 def test_the_container_answers_with_the_state_of_the_folder(tmp_path: Path, name: str) -> None:
     """Run with this machine's `torchrun` and paths; TERM goes to the shell, as to process 1."""
     job = Job(tmp_path, 30)

@@ -441,7 +441,7 @@ def test_texts_are_texts(manifest: Write, text: str, wanted: str) -> None:
         ("parameters:\n  - 1\n", ":2: parameters: must be a mapping of keys to values"),
         ("parameters:\n  prompt:\n    - a\n", ":2: parameters: prompt is set by the runner"),
         ("strategy:\n  ulysses_degree: 2\n", ":2: strategy: must name its kind"),
-        ("output:\n  name:\n    a: 1\n", ":3: output.name: unknown key; known keys: dir"),
+        ("output:\n  title:\n    a: 1\n", ":3: output.title: unknown key; known keys: dir"),
         ("output:\n  dir:\n    - a\n", ":3: output.dir: must be text"),
         ("versions: &v {a: b}\nuse: *v\n", ":3: use: unknown key"),
         ("output: &o {dir: o}\nmodel:\n  id: demo\n  <<: *o\n", ":2: model.dir: unknown key"),

@@ -48,8 +48,7 @@ def test_jsonl_has_an_object_or_a_string_a_line(tmp_path: Path) -> None:
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | words,
+    st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.floats(-3e38, 3e38) | words,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(words, inner, max_size=2),
     max_leaves=4,
 )  # fmt: skip

@@ -19,6 +19,8 @@ from runner.launch.compiler import compile_cache
 from runner.render import compiled
 from runner.strategies import ParaAttention, StrategyBase, XDit
 
+pytestmark = pytest.mark.slow
+
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
 
 # A batch of two, and one image of another size: two shapes, of which two ranks make one each.

@@ -78,6 +78,7 @@ def test_the_reason_of_a_refusal_is_printed_once(tmp_path: Path, what: str) -> N
     assert end.err.count(words) == 1, end.err
 
 
+@pytest.mark.slow
 def test_a_refused_shard_answers_for_itself(tmp_path: Path) -> None:
     """Though its sibling works."""
     job = Job(tmp_path, 24)

@@ -197,7 +197,7 @@ def test_a_report_with_a_word_of_ours_is_not_ours(tmp_path: Path, name: str, tex
 def test_hidden_names_that_are_nearly_ours(tmp_path: Path) -> None:
     """A file is a leftover only if its whole name fits the pattern; a FIFO is not opened."""
     folder = OutputFolder(tmp_path, OutputSpec())
-    for name in (".holiday.png.claim", ".000002.png.claim", ".00003.png.claim"):
+    for name in (".000002.png.claim", ".holiday.jpg.claim", "000003.png.claim"):
         (tmp_path / name).write_text("0a0b0c0d")
     os.mkfifo(tmp_path / ".000004.png.claim")
     part = "5f3a90c2.0a0b0c0d.part"

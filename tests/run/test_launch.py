@@ -198,6 +198,7 @@ def test_term_ends_in_seconds_with_whole_images(tmp_path: Path, flux: Path) -> N
 
 
 # Case 49: one process per node asks the hub; the others wait, and read its files offline.
+@pytest.mark.slow
 def test_one_rank_downloads(tmp_path: Path, flux: Path) -> None:
     manifest = job(tmp_path, model="owner/name", parameters=FAST, prompts=["a cat"] * 4)
     env = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_TOKEN": "hf_SECRET"}

@@ -121,7 +121,7 @@ def geneval(folder: Path, prompts: int) -> Path:
     return folder / "evaluation_metadata.jsonl"
 
 
-@pytest.mark.parametrize("prompts", [12, pytest.param(553, marks=pytest.mark.models)])
+@pytest.mark.parametrize("prompts", [12, pytest.param(553, marks=pytest.mark.slow)])
 def test_geneval_by_one_process_and_by_two(tmp_path: Path, prompts: int) -> None:
     job = Job(tmp_path, prompts={"file": str(geneval(tmp_path, prompts))}, variations=4)
     name = f"output.name='{GENEVAL['name']}'"

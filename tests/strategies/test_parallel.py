@@ -131,6 +131,7 @@ def test_what_does_not_divide_gives_equal_images_too(ranks, models, tmp_path, ca
 
 
 @pytest.mark.skipif(not (demo.MODEL_DIR / "model_index.json").is_file(), reason="not trained yet")
+@pytest.mark.slow
 def test_the_bundled_model_gives_equal_images_too(ranks, tmp_path):
     strategies = ("data_parallel", *(text for _, text in DEMO))
     found = []
@@ -150,6 +151,7 @@ def test_the_bundled_model_gives_equal_images_too(ranks, tmp_path):
         assert np.abs(image - found[0]).max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_torchrun_starts_a_replica(models, tmp_path):
     path = write(tmp_path / "job", models / "flux", ULYSSES, prompts=PROMPTS[:1])
     ended = launch([path], nproc=2)
@@ -195,6 +197,7 @@ def test_a_batch_that_fails_on_all_ranks_is_split_by_all(ranks, models, tmp_path
         ("fail_inside_on_first_rank", "{kind: tensor_parallel, degree: 2}"),
     ],
 )
+@pytest.mark.slow
 def test_a_failure_of_one_rank_inside_the_call_ends_the_job(
     ranks, models, tmp_path, patch, strategy
 ):
@@ -212,6 +215,7 @@ def test_a_failure_of_one_rank_inside_the_call_ends_the_job(
     assert render(ranks, 2, path).codes == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_job(ranks, models, tmp_path):
     path = write(tmp_path / "job", models / "flux", ULYSSES, prompts=SIX)
     ended = render(ranks, 2, path, "support.patches:die_inside_on_last_rank")
