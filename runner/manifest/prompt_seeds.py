@@ -4,12 +4,11 @@ from __future__ import annotations  # array[int] is no type at run time before 3
 
 import collections
 import hashlib
-import itertools
 import json
 from array import array
 from collections.abc import Iterable
 
-from runner.manifest.prompts import Prompt
+from runner.manifest.prompts import Prompt, repeated
 
 __all__ = ["seeds_of"]
 
@@ -25,9 +24,9 @@ def seeds_of(prompts: Iterable[Prompt]) -> array[int]:
         names.append(_hash(*_name(prompt)))
         contents.append(_hash(prompt.prompt, _own(prompt), names[-1]))
     counts = collections.Counter[int]()
-    repeated = _repeated(contents)
+    twice = repeated(contents)
     for place, content in enumerate(contents):
-        if content in repeated:
+        if content in twice:
             names[place] = _hash(names[place], counts[content]) if counts[content] else names[place]
             counts[content] += 1
     return array("Q", (name % SEEDS for name in names))
@@ -44,9 +43,3 @@ def _own(prompt: Prompt) -> str:
 def _hash(*values: object) -> int:
     text = "\0".join(map(str, values))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
-
-
-def _repeated(hashes: array[int]) -> set[int]:
-    """A set of all of them would need ten times the memory."""
-    in_order = sorted(hashes)
-    return {one for one, two in itertools.pairwise(in_order) if one == two}

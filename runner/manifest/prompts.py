@@ -1,9 +1,10 @@
 """What a prompt is: its text, seed and parameters, and the checks of them."""
 
+import itertools
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import (
@@ -34,6 +35,7 @@ __all__ = [
     "check_name",
     "check_parameter",
     "is_text",
+    "repeated",
     "text_sums",
 ]
 
@@ -227,6 +229,11 @@ class PromptItem(Settings):
 
 
 SHORT_PROMPT = ShortForm("prompt")  # `- a cat` is short for `- prompt: a cat`
+
+
+def repeated(sums: Iterable[int]) -> frozenset[int]:
+    """Those that are there more than once. A set of all of them would need ten times the memory."""
+    return frozenset(one for one, other in itertools.pairwise(sorted(sums)) if one == other)
 
 
 def text_sums(prompt: str, parameters: Mapping[str, Any]) -> list[int]:

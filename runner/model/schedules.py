@@ -23,10 +23,11 @@ TAKERS = {
 def schedule_fault(call: PipelineCall, scheduler: str, config: Mapping[str, Any]) -> str:
     """Why this scheduler of diffusers fails in every image, and what to do; empty where the source
     does not show that it does."""
-    taken = arguments_of_set_timesteps(scheduler)
+    given = [*_given(call.node, uses_flow_sigmas=bool(config.get("use_flow_sigmas")))]
+    taken = arguments_of_set_timesteps(scheduler) if given else None
     if taken is None:
         return ""
-    for name in _given(call.node, uses_flow_sigmas=bool(config.get("use_flow_sigmas"))):
+    for name in given:
         if name not in taken:
             other = TAKERS.get(name, "FlowMatchEulerDiscreteScheduler")
             fault = f"{call.name} gives its scheduler {name}, which {scheduler} does not take"

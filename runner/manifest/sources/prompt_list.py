@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runner.errors import InterruptedRunError, ManifestError, Problem
-from runner.manifest.prompts import Prompt, text_sums
+from runner.manifest.prompts import Prompt, repeated, text_sums
 from runner.manifest.sources.columns import Columns, faults
 from runner.manifest.sources.records import Fields, Records
 from runner.manifest.sources.spec import Select, Source
@@ -64,15 +64,15 @@ class PromptList(Sequence[Prompt]):
 
     def repeated_texts(self) -> frozenset[int]:
         """Checksums of the texts that more than one prompt has. Two texts may share a checksum."""
-        return _repeated(self.text_sums())
+        return repeated(self.text_sums())
 
     def refuse_repeated_ids(self) -> None:
         """Raises ManifestError. Where nothing is repeated, no prompt is read."""
-        repeated = _repeated(self.id_sums())
+        twice = repeated(self.id_sums())
         first: dict[str, int] = {}
         problems: list[Problem] = []
-        for place, prompt in enumerate(self) if repeated else ():
-            if prompt.id is None or hash(prompt.id) not in repeated:
+        for place, prompt in enumerate(self) if twice else ():
+            if prompt.id is None or hash(prompt.id) not in twice:
                 continue
             before = first.setdefault(prompt.id, place)
             if before != place and len(problems) < MAX_FAULTS:
@@ -80,10 +80,6 @@ class PromptList(Sequence[Prompt]):
                 problems.append(Problem(self.where(place), f"{words}, or write repeat_ids: true"))
         if problems:
             raise ManifestError(problems)
-
-
-def _repeated(sums: Iterable[int]) -> frozenset[int]:
-    return frozenset(one for one, other in itertools.pairwise(sorted(sums)) if one == other)
 
 
 class Inline(PromptList):
