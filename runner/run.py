@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 
 from runner.errors import (
+    DiskError,
     ExitCode,
     InterruptedRunError,
     RefusedError,
@@ -156,7 +157,8 @@ def _refusal_ends_launch(rank: Rank, assignment: Assignment) -> Iterator[None]:
         yield
     except RefusedError as error:
         owned = rank.owned(assignment.launch)
-        with contextlib.suppress(OSError):
+        # Where rank 0 was refused first, it has left the note and given the folder back.
+        with contextlib.suppress(OSError, DiskError, TakenOverError):
             note_refusal(rank.folder, error, owned, rank.job.part)
         _let_no_restart_go_on(rank, error.exit_code)
         with contextlib.suppress(StoreLostError):

@@ -112,7 +112,7 @@ def test_replicas_wait_for_each_others_verdict(
         prompts=["a", "b", "c", "d"],
     )
     patches = ["support.patches:unproven", "support.patches:spoil_on_last_rank"]
-    ended = ranks(2, path, patches=patches)
+    ended = ranks(2, path, patches=[*patches, "support.patches:refused_last"])
     assert ended.codes == [2, 2], ended.words
     assert ended.words.count("it differs from the image of plain diffusers") == 1
     assert pixels(tmp_path / "out") == {}
