@@ -280,3 +280,13 @@ def test_lines_of_sd_scripts(tmp_path: Path) -> None:
         ("--n low", "is blank"),
     ):
         assert wanted in refusal(write(tmp_path / "b.txt", line), format="sd-scripts")
+
+
+def test_what_is_wrong_with_a_whole_source_names_the_manifest(tmp_path: Path) -> None:
+    write(tmp_path / "list.csv", "prompt\n")
+    path = write(tmp_path / "job.yaml", "model: demo\nprompts:\n- a\n- file: list.csv\n")
+    with pytest.raises(ManifestError, match=r"job.yaml:4: .*list.csv: no prompts in it"):
+        load(path)
+    write(tmp_path / "list.csv", "prompt,tag\na,b\n,c\n")
+    with pytest.raises(ManifestError, match=r"list.csv:3: prompt is missing"):
+        load(path)

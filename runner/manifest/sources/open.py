@@ -52,12 +52,25 @@ def open_prompts(prompts: Any, files: Sequence[Path], root: Node) -> PromptList:
             continue
         lists += _inline(listed, root)
         listed = []
-        records = records_of(item, next(paths)) if isinstance(item, File) else DatasetRows(item)
-        lists.append(FromSource(records, item))
+        path = next(paths) if isinstance(item, File) else None
+        lists.append(_from_source(item, path, root.walk(("prompts", number)).place))
     lists += _inline(listed, root)
     found = lists[0] if len(lists) == 1 else Joined(lists)
     found.refuse_repeated_ids()
     return found
+
+
+def _from_source(item: Any, path: Path | None, place: str) -> FromSource:
+    """A source that stands at `place` in the manifest. The place is named where the source as a
+    whole is wrong: it may be that another one is meant."""
+    shown = str(path or item.dataset)
+    try:
+        return FromSource(records_of(item, path) if path else DatasetRows(item), item)
+    except ManifestError as error:
+        if not any(problem.place == shown for problem in error.problems):
+            raise
+        whole = [Problem(place, str(problem)) for problem in error.problems]
+        raise ManifestError(whole) from None
 
 
 def _inline(items: Sequence[tuple[int, PromptItem]], root: Node) -> list[PromptList]:
