@@ -21,7 +21,8 @@ from runner.say import cut
 
 __all__ = ["compared", "manifest_text", "remake", "threads_of"]
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+SEED = re.compile(r"\d{1,20}", re.ASCII)
 MODEL_SET = re.compile(r"model(\.id)?=(?P<name>[^{].*)")
 MOST_THREADS = 1024
 
@@ -31,7 +32,7 @@ def remake(image: Path, sets: Sequence[str], output: Path | None) -> tuple[Loade
     text = _texts(image)
     sets = [_with_full_path(assignment) for assignment in sets]
     values = _values(image, text)
-    is_named = any(MODEL_SET.fullmatch(assignment) for assignment in sets)
+    is_named = any(assignment.partition("=")[0] in ("model", "model.id") for assignment in sets)
     if "id" not in values["model"] and not is_named:
         name = cut(str(_object(image, text, "model").get("id")), 80)
         raise LaunchError(
@@ -39,6 +40,8 @@ def remake(image: Path, sets: Sequence[str], output: Path | None) -> tuple[Loade
             f"folder: --set model=DIR"
         )
     loaded = load(image, sets, to_yaml(values))
+    if not is_named:
+        _refuse_folder(image, values["model"]["id"], loaded)
     _check_model(image, _object(image, text, "model"), loaded)
     name = hashlib.sha256("\n".join([to_yaml(values), *sets]).encode()).hexdigest()[:8]
     return loaded, output or Path("outputs") / "remade" / f"{image.stem}-{name}"
@@ -122,7 +125,7 @@ def _values(image: Path, text: Mapping[str, str]) -> dict[str, Any]:
         "model": {name: spec[name] for name in names if spec.get(name) is not None},
         "dtype": text["dtype"],
         **({"compile": True} if made.get("compiled") is True else {}),
-        "seed": int(text["seed"]) if text["seed"].isdecimal() else text["seed"],
+        "seed": int(text["seed"]) if SEED.fullmatch(text["seed"]) else text["seed"],
         "parameters": call,
         "prompts": [prompt],
     }
@@ -137,6 +140,16 @@ def _with_full_path(assignment: str) -> str:
     name = found["name"]
     folder = Path(name).expanduser()
     return f"model.id={json.dumps(os.path.abspath(folder) if folder.is_dir() else name)}"
+
+
+def _refuse_folder(image: Path, name: str, loaded: Loaded) -> None:
+    """Raises LaunchError where a folder beside the image has the name of its model on the hub."""
+    spec = loaded.manifest.model
+    if spec.folder is not None and not spec.is_bundled:
+        raise LaunchError(
+            f"{image}: was made with {name} of the hub, and a folder has the same name, "
+            f"{spec.folder}; to use that one: --set model=DIR"
+        )
 
 
 def _check_model(image: Path, recorded: Mapping[str, Any], loaded: Loaded) -> None:

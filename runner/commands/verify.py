@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import ExitCode, FolderError
-from runner.folder.audit import Audit, Fault, audit_images, audit_metadata
+from runner.folder.audit import Audit, Fault, audit_images, audit_metadata, audit_others
 from runner.folder.paths import OutputFolder, os_errors_as_refusals
 from runner.launch.stop import Stop
 from runner.launch.world import World
@@ -92,9 +92,13 @@ def verify(loaded: Loaded, output: Path, sample: int, world: World, stop: Stop) 
     seen = look(loaded, folder)
     if seen.recorded is None:
         raise FolderError(f"{output}: no run has begun this folder, so there is nothing to verify")
-    found = audit_images(folder, seen.plan, seen.fingerprints, seen.record, seen.cause)
     survey = seen.survey(trusts_journals=True)
+    for index, done in survey.adopted.items():
+        if index not in seen.record.done:  # the journals are gone: the images speak for themselves
+            seen.record.add_done(index, done)
+    found = audit_images(folder, seen.plan, seen.fingerprints, seen.record, seen.cause)
     found.faults += [Fault(path.name, "is beyond the end of the list") for path in survey.beyond]
+    found.faults += audit_others(folder, seen.plan)
     if not seen.live:  # a running job writes it at its end
         bad = {fault.file for fault in found.faults}
         found.faults += audit_metadata(folder, seen.plan, seen.record, bad)

@@ -1,11 +1,11 @@
 """What all launches on a folder have cost and made: by launch, host and strategy."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
-__all__ = ["HostSpent", "Spent", "accounting", "spent_of"]
+__all__ = ["HostSpent", "Spent", "Sums", "accounting", "spent_of"]
 
 MOST_LAUNCHES = 100  # that are listed one by one
 HOUR_S = 3600
@@ -28,6 +28,16 @@ class Spent(msgspec.Struct):
     strategy: str
     seconds: float
     hosts: dict[str, HostSpent]
+
+
+class Sums(TypedDict):
+    """What summary.json says of all launches together."""
+
+    launches: int
+    process_hours: float
+    gpu_hours: float
+    images: int
+    failed: int
 
 
 def spent_of(

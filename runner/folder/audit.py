@@ -19,12 +19,16 @@ import pydantic_core
 from runner.folder.done_images import Done
 from runner.folder.merged_record import DONE, MergedRecord
 from runner.folder.paths import OutputFolder
-from runner.folder.png import call_in, whole
+from runner.folder.png import call_in, read_text, whole
 from runner.folder.reports import image_rows
+from runner.folder.scan import scan
 from runner.plan import Fingerprints, Plan, Task, canonical
 
-__all__ = ["Audit", "Fault", "audit_images", "audit_metadata"]
+__all__ = ["Audit", "Fault", "audit_images", "audit_metadata", "audit_others"]
 
+LATER_KEYS = {"variation"}  # that the first version did not write
+NOT_IN_IMAGES = {"seconds"}  # that only the journal knows
+NOT_A_FILE = "is a link, a folder or a pipe in place of the file"
 AT_ONCE = 256  # images that are read before their faults are known
 THREADS = min(8, os.cpu_count() or 1)
 
@@ -54,6 +58,7 @@ class _Held(NamedTuple):
     crc: int
     texts: Mapping[str, str] | None
     is_edited: bool = False
+    is_file: bool = True
 
     @property
     def fingerprint(self) -> str:
@@ -96,10 +101,12 @@ def _files(folder: OutputFolder, plan: Plan) -> Iterator[tuple[Task, _Held | Non
 
 def _read(path: Path) -> _Held | None:
     try:
-        is_plain = stat.S_ISREG(path.lstat().st_mode)
-    except FileNotFoundError:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    data = path.read_bytes() if is_plain else b""  # reading a FIFO would block
+    if not stat.S_ISREG(mode):  # reading a FIFO would block
+        return _Held(0, None, is_file=False)
+    data = path.read_bytes()
     texts = whole(data)
     is_edited = texts is not None and "fingerprint" in texts[0] and not texts[1]
     return _Held(zlib.crc32(data), texts and texts[0], is_edited)
@@ -109,6 +116,8 @@ def _fault(task: Task, done: Done | None, held: _Held | None) -> str:
     """What is wrong with an image; "" where nothing is."""
     if held is None:
         return "is gone"
+    if not held.is_file:
+        return NOT_A_FILE
     if held.texts is None:
         return "is damaged: not a whole PNG"
     if not held.fingerprint:
@@ -159,6 +168,16 @@ def _mixed_up(
         yield Fault(folder.image_name(plan.task(index)), what)
 
 
+def audit_others(folder: OutputFolder, plan: Plan) -> Iterator[Fault]:
+    """Images of the runner that lie among those of the list, under names that no index has."""
+    if folder.template is None:
+        names = scan(folder, plan)
+        for name in [*names.misplaced, *names.others]:
+            path = folder.dir / name
+            if stat.S_ISREG(path.lstat().st_mode) and "fingerprint" in (read_text(path) or {}):
+                yield Fault(name, "was made by the runner, but is no image of the list")
+
+
 def audit_metadata(
     folder: OutputFolder, plan: Plan, record: MergedRecord, besides: Container[str]
 ) -> Iterator[Fault]:
@@ -193,32 +212,47 @@ def _compared(
     row = next(rows, None)
     for number, line in enumerate(lines, 1):
         held = _parsed(line)
-        index = held.get("index")
-        if type(index) is not int:
+        index, name = held.get("index"), held.get("file_name")
+        if type(index) is not int or not isinstance(name, str):
             yield f"line {number} is damaged"
             continue
         while row is not None and row["index"] < index:
             yield f"lacks image {row['index']}; `runner status` writes it again"
             row = next(rows, None)
         if row is not None and row["index"] == index:
-            if wrong := [name for name in _wrong_values(held, row) if name not in may_move]:
+            if wrong := [key for key in _wrong_values(held, row) if key not in may_move]:
                 yield f"line {number}, image {index}: changed: {', '.join(wrong)}"
             row = next(rows, None)
-        elif held.get("file_name") not in besides:
+        elif name not in besides:
             yield f"line {number} is about image {index}, which is not there"
     for left in itertools.chain([row] if row else [], rows):
         yield f"lacks image {left['index']}; `runner status` writes it again"
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
+    """The values of a line; {} for what is no object, or has a name twice."""
     try:
-        values = json.loads(line)
+        values = json.loads(line, object_pairs_hook=_without_twins)
     except (ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
 
 
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("programs differ in which of two values they take")
+    return values
+
+
 def _wrong_values(held: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    """The names of values that are not as they were written. An earlier version wrote fewer."""
+    """The names of values that are not as they were written, or are gone."""
     written = json.loads(pydantic_core.to_json(row))
-    return [name for name, value in held.items() if written.get(name) != value]
+    added = [name for name in held if name in written or name not in NOT_IN_IMAGES]
+    gone = [name for name in written if name not in held and name not in LATER_KEYS]
+    return [name for name in added + gone if _json(held, name) != _json(written, name)]
+
+
+def _json(values: Mapping[str, Any], name: str) -> str | None:
+    """A value as text, which keeps 1 and true apart; None where it is missing."""
+    return json.dumps(values[name], sort_keys=True) if name in values else None

@@ -4,19 +4,48 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from runner.folder import owners
+from runner.folder.accounting import Sums
 from runner.folder.paths import OutputFolder
-from runner.folder.summary import SILENT_AFTER_S, is_of_launch, read_summary, rows_in
+from runner.folder.summary import (
+    SILENT_AFTER_S,
+    ReplicaRow,
+    TimelineRows,
+    is_like,
+    is_of_launch,
+    read_summary,
+    rows_in,
+)
 from runner.launch.layout import Part
 
 __all__ = ["Glance", "glance", "live_rows", "silent_rows"]
 
 FRESH_S = 5.0  # an older summary is not how the job stands: rank 0 is paused, or its disk is full
 POLL_S = 0.2
-COUNTS = ("images", "done", "failed", "skipped", "missing", "made", "exit_code")
-RATES = ("seconds", "images_per_second", "current_images_per_second", "left_s")
+
+
+class RunningSummary(TypedDict):
+    """summary.json as rank 0 writes it while it works, as far as somebody reads it."""
+
+    outcome: Literal["running"]
+    exit_code: int
+    images: int
+    done: int
+    failed: int
+    skipped: int
+    missing: int
+    made: int
+    seconds: float | None
+    images_per_second: float | None
+    current_images_per_second: float | None
+    left_s: float | None
+    replicas: list[ReplicaRow]
+    timeline: TimelineRows
+    accounting: Sums
+    errors: list[str]
+    first_error: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +65,10 @@ def glance(folder: OutputFolder, part: Part | None) -> Glance | None:
     it watches for some seconds whether the summary changes."""
     path = folder.live_summary(part)
     values = read_summary(path)
-    if not _is_whole(values) or not _has_owner(folder, part, values):
+    if not is_like(values, RunningSummary) or not _has_owner(folder, part, values):
         return None
     age_s = owners.seconds_since(values.get("heartbeat"))
     return Glance(values, age_s) if age_s is not None else _watched(path, values)
-
-
-def _is_whole(values: Mapping[str, Any]) -> bool:
-    """Whether it is the summary of a running job, as rank 0 wrote it."""
-    return (
-        values.get("outcome") == "running"
-        and all(isinstance(values.get(key), int) for key in COUNTS)
-        and all(isinstance(values.get(key), float | int | None) for key in RATES)
-        and values.get("first_error", "") is None
-    )
 
 
 def _has_owner(folder: OutputFolder, part: Part | None, values: Mapping[str, Any]) -> bool:
@@ -63,7 +82,7 @@ def _watched(path: Path, first: Mapping[str, Any]) -> Glance:
     begin = time.monotonic()
     while (waited_s := time.monotonic() - begin) < owners.GLANCE_S:
         values = read_summary(path)
-        if values.get("heartbeat") != first.get("heartbeat"):
+        if values.get("heartbeat") != first.get("heartbeat") and is_like(values, RunningSummary):
             return Glance(values, 0.0)
         time.sleep(POLL_S)
     return Glance(first, waited_s)

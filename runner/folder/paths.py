@@ -200,7 +200,7 @@ def _refuse_unless(is_right: Callable[[int], bool], path: Path) -> None:
 def _is_report(path: Path) -> bool:
     """Whether the runner wrote a report, so that nothing is lost when it is written again."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:  # damage further on
             if header := HEADERS.get(path.name):
                 return file.read(len(header)) == header
             is_lines = path.suffix == ".jsonl"

@@ -1,8 +1,9 @@
 """Images as PNG files that carry their prompt, seed and parameters."""
 
+import contextlib
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +15,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-__all__ = ["Committed", "call_in", "commit", "encode", "overwrite", "read_text", "whole"]
+__all__ = [
+    "Committed",
+    "call_in",
+    "commit",
+    "encode",
+    "open_picture",
+    "overwrite",
+    "read_text",
+    "whole",
+]
 
 PNG_END = b"IEND\xaeB`\x82"  # the last chunk; Pillow reads a file without it, too
 
@@ -42,35 +52,49 @@ def encode(pixels: "NDArray[np.uint8]", text: Mapping[str, Any], level: int) -> 
     return buffer.getvalue()
 
 
+@contextlib.contextmanager
+def open_picture(source: Path | BytesIO, *formats: str) -> Iterator["Image"]:
+    """A picture in a file that anybody may have written, open for reading as a PNG or as one of
+    `formats`, never as another: for some, such as EPS, Pillow starts a program.
+
+    Raises OSError, and ValueError for whatever else is wrong with it.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(source, formats=formats or ("PNG",)) as image:
+            yield image
+    except OSError:
+        raise
+    except Exception as error:  # Pillow raises nearly anything for a file that is made to harm
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
 def read_text(path: Path, *, is_whole: bool = False) -> dict[str, str] | None:
     """The text chunks of a PNG; None for a file that is not a readable PNG.
 
     With `is_whole`, the pixels are read too. Then a cut file gives None, and a picture that
     somebody edited, whose pixels have another CRC-32 than its text says, gives no text: {}.
     """
-    from PIL import Image
-
     try:
         if is_whole:
             found = whole(path.read_bytes())
             return found and (found[0] if found[1] else {})
-        with Image.open(path) as image:
+        with open_picture(path) as image:
             return _texts(image.info)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except (OSError, ValueError):
         return None
 
 
 def whole(data: bytes) -> tuple[dict[str, str], bool] | None:
     """The texts of a PNG, and whether its pixels have the CRC-32 that they say; None for bytes that
     are not a whole PNG."""
-    from PIL import Image
-
     try:
-        with Image.open(BytesIO(data)) as image:
+        with open_picture(BytesIO(data)) as image:
             image.load()
             texts = _texts(getattr(image, "text", {}))
             return (texts, texts.get("pixels") == _crc(image)) if data.endswith(PNG_END) else None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except (OSError, ValueError):
         return None
 
 

@@ -28,6 +28,7 @@ class Scan:
     sizes: array[int]  # bytes, by index
     beyond: dict[int, tuple[Path, int]] = field(default_factory=dict)  # past the end of the plan
     misplaced: list[str] = field(default_factory=list)  # where another images_per_folder puts them
+    others: list[str] = field(default_factory=list)  # with a name that no index has
     temporaries: list[tuple[Path, str]] = field(default_factory=list)  # and who writes them
     moving: list[tuple[Path, str]] = field(default_factory=list)  # on their way, and fingerprints
     links: dict[int, list[int]] = field(default_factory=dict)  # indices of files with more names
@@ -99,6 +100,8 @@ def _add(entry: os.DirEntry[str], prefix: str, images_per_folder: int | None, fo
             _add_image(entry, index, found)
         elif is_folder_name(entry.name.removesuffix(".png")):
             found.misplaced.append(name)
+        else:
+            found.others.append(name)
 
 
 def _add_image(entry: os.DirEntry[str], index: int, found: Scan) -> None:

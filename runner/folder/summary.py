@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from runner.folder import files
@@ -26,7 +27,10 @@ from runner.units import counted, duration, first_few, one_line
 __all__ = [
     "GO_ON",
     "Live",
+    "ReplicaRow",
+    "TimelineRows",
     "conclude",
+    "is_like",
     "is_of_launch",
     "last_launch",
     "live_summary",
@@ -42,6 +46,39 @@ __all__ = [
 GO_ON = "run the same command again to go on"
 SILENT_AFTER_S = 20.0  # without a heartbeat: slow disks and long imports can cost some seconds
 LAUNCH = TypeAdapter(Launch)
+
+
+class ReplicaRow(TypedDict):
+    """A row of `replicas`."""
+
+    replica: int
+    ranks: list[int]
+    host: str
+    device: str
+    devices: int
+    memory_peak: int
+    images: int
+    failed: int
+    images_per_second: float | None
+    start_s: float
+    busy_s: float
+    idle_s: float | None
+    state: str
+    last_sign_s: float | None
+    shard: NotRequired[str]
+
+
+class ReplicaTimes(TypedDict):
+    replica: int
+    busy_s: list[float]
+    images: list[int]
+
+
+class TimelineRows(TypedDict):
+    """What Timeline.as_json writes."""
+
+    span_s: float
+    replicas: list[ReplicaTimes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +118,14 @@ def summarize(
     account = record.account(launch.id)
     if not is_of_launch(known, launch.id):
         known = {}
+    timeline = known.get("timeline")
     return {
         **_counted(now, counts, launch),
         "current_images_per_second": None,
         "left_s": None,
         "launch": dataclasses.asdict(launch),
         "replicas": _ended_replicas(account.pulses, known, launch.seconds),
-        "timeline": known.get("timeline"),
+        "timeline": timeline if is_like(timeline, TimelineRows) else None,
         "accounting": accounting(record.spent.values()),
         "errors": account.errors,
         "first_error": _first_error(account, launch),
@@ -160,10 +198,20 @@ def _ended_replicas(
 
 
 def rows_in(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of the replicas in a summary, which somebody may have edited."""
+    """The rows of the replicas in a summary, which somebody may have edited, or another version of
+    the runner written."""
     rows = summary.get("replicas")
     of_any = rows if isinstance(rows, list) else []
-    return [row for row in of_any if isinstance(row, dict) and isinstance(row.get("replica"), int)]
+    return [row for row in of_any if is_like(row, ReplicaRow)]
+
+
+def is_like(value: Any, kind: Any) -> bool:
+    """Whether a value from a file has this type."""
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError):
+        return False
+    return True
 
 
 def _row(pulses: Sequence[Pulse], seconds: float | None) -> dict[str, Any]:
@@ -212,7 +260,7 @@ def write_summary(
 def read_summary(path: Path) -> dict[str, Any]:
     """{} where there is no summary.json that can be read."""
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(path.read_bytes()) if path.is_file() else {}  # a FIFO would block
     except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
@@ -253,7 +301,8 @@ def sentence(
     images = counted(summary["images"], "image")
     parts = [f"{summary['outcome']}: {summary['done']} of {images} in {folder.dir}"]
     if summary["made"]:
-        rate = f", {summary['images_per_second']:.2f} images/s" if summary["seconds"] else ""
+        per_second = summary["images_per_second"]
+        rate = "" if per_second is None else f", {per_second:.2f} images/s"
         parts.append(f"{summary['made']} {made}{rate}")
     see = "" if summary["outcome"] == "running" else f", see {folder.failures.name}"
     parts += [f"{summary[key]} {key}{see}" for key in ("failed", "skipped") if summary[key]]

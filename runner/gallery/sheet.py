@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from runner.errors import LaunchError
 from runner.folder import files
 from runner.folder.paths import OutputFolder
+from runner.folder.png import open_picture
 from runner.gallery.png_stream import PngStream
 from runner.gallery.thumbnails import shrink, source_of
 from runner.say import cut, printable
@@ -117,14 +118,12 @@ def _size_for(made: Layout) -> int:
 
 
 def _is_sheet(path: Path) -> bool:
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
+        with open_picture(path, "PNG", "WEBP") as image:
             if image.format == "PNG":  # whose `getexif` would read all pixels
                 return image.info.get("Software") == SOFTWARE
             return image.getexif().get(SOFTWARE_TAG) == SOFTWARE
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except (OSError, ValueError):
         return False
 
 
@@ -224,12 +223,10 @@ class _Drawing:
 
     def _picture(self, row: Row | None) -> "Image | None":
         """None where there is no image, or none that can be read."""
-        from PIL import Image
-
         if row is None or row["state"] != "done":
             return None
         try:
-            with Image.open(source_of(self._folder, row, self._cell)) as image:
+            with open_picture(source_of(self._folder, row, self._cell), "PNG", "WEBP") as image:
                 return shrink(image, self._cell).convert("RGB")
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        except (OSError, ValueError):
             return None

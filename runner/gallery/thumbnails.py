@@ -7,6 +7,8 @@ and a changed image gets another one. Where one is missing, the page shows the i
 
 import contextlib
 import os
+import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.folder import files
 from runner.folder.paths import OutputFolder
+from runner.folder.png import open_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,6 +26,7 @@ __all__ = ["SIDE", "make_thumbnails", "shrink", "source_of"]
 SUFFIX = ".webp"
 SIDE = 256  # pixels of the longer side at most; images that are no larger need no thumbnail
 QUALITY = 80
+FOLDER = re.compile("[0-9a-f]{2}", re.ASCII)
 
 
 def make_thumbnails(folder: OutputFolder, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -55,19 +59,24 @@ def _is_large(row: Mapping[str, Any]) -> bool:
 
 
 def _files(folder: OutputFolder) -> Iterator[Path]:
+    """What lies in the folders that the runner made. A link may lead to files of others."""
     if folder.thumbnails.is_dir():
         for directory in folder.thumbnails.iterdir():
-            yield from directory.iterdir()
+            if FOLDER.fullmatch(directory.name) and _is_real_folder(directory):
+                yield from filter(Path.is_file, directory.iterdir())
+
+
+def _is_real_folder(path: Path) -> bool:
+    return stat.S_ISDIR(path.lstat().st_mode)
 
 
 def _make(folder: OutputFolder, source: Path, fingerprint: str) -> None:
     """Nothing where the image cannot be read, or the disk is full: the page shows what it can."""
-    from PIL import Image
-
-    faults = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-    with contextlib.suppress(*faults), Image.open(source) as image:
+    with contextlib.suppress(OSError, ValueError), open_picture(source) as image:
         path = _path(folder, fingerprint)
         files.make_folder(path.parent)
+        if not _is_real_folder(path.parent):
+            return
         temporary = files.temporary_path(path, "0" * 8)
         shrink(image, SIDE).save(temporary, "WEBP", quality=QUALITY, method=2)
         os.replace(temporary, path)  # no fsync: a thumbnail that is lost is made again

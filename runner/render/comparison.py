@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from runner.folder.png import open_picture
 from runner.render.self_check import Pixels, difference
 
 __all__ = ["Comparison", "compare", "compare_files", "pixels_of"]
@@ -40,7 +41,5 @@ def compare_files(image: Path, expected: Path, dtype: str) -> Comparison:
 
 
 def pixels_of(path: Path) -> Pixels:
-    from PIL import Image
-
-    with Image.open(path) as image:
+    with open_picture(path) as image:
         return np.asarray(image)

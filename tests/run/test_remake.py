@@ -118,6 +118,9 @@ def test_no_permission_comes_from_an_image(image: Path, capsys: pytest.CaptureFi
         ({"call": "[" * 100_000}, "its text call is damaged"),
         ({"seed": "-1"}, "seed"),
         ({"seed": "9" * 30}, "seed"),
+        ({"seed": "9" * 5000}, "seed"),
+        ({"model": {"id": "../model"}}, "local folder, model; name that folder"),
+        ({"model": {"id": "some/model"}}, "a folder has the same name"),
         ({"dtype": "float8"}, "not a dtype"),
         ({"prompt": " "}, "blank"),
         ({"model": {"id": "../../etc"}}, "local folder, etc; name that folder"),
@@ -129,6 +132,7 @@ def test_a_hostile_image_is_refused_in_a_line(
     texts: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     shutil.copy(OLD, tmp_path / "old.png")
+    (tmp_path / "some/model").mkdir(parents=True)
     assert words in refusal(capsys, edited(tmp_path / "old.png", **texts), "--show")
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 import threading
@@ -143,6 +144,42 @@ def test_a_summary_with_a_launch_of_wrong_types(
     bench.run()
     assert {one["outcome"] for one in report} == {"running"}
     assert len(report) == 5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"replicas": [None, {"replica": 0}, "x"], "timeline": [1]},
+        {"replicas": "x", "timeline": {"span_s": "x", "replicas": []}},
+        {"accounting": {}},
+        {"accounting": None, "images_per_second": None},
+        {"seconds": "x"},
+        {"errors": 7},
+    ],
+)
+def test_a_summary_of_wrong_types(
+    bench: Bench, at_image: Callable[[int, Callable[[], None]], None], changes: dict[str, Any]
+) -> None:
+    """Edited, or written by another version, while the job works and after it."""
+    report: list[dict[str, Any]] = []
+
+    def ask() -> None:
+        path = bench.output / "summary.json"
+        path.write_text(json.dumps({**summary(bench.output), **changes}))
+        report.append(bench.status())
+        Console(file=io.StringIO()).print(frame(report[-1]))
+
+    at_image(4, ask)
+    bench.run()
+    ask()
+    assert [one["outcome"] for one in report] == ["running", "complete"]
+    assert all(isinstance(row, dict) for one in report for row in one["replicas"])
+
+
+def test_a_pipe_in_place_of_the_summary_of_a_part(bench: Bench) -> None:
+    bench.run(limit=1)
+    os.mkfifo(bench.output / ".runner/summary-1-of-2.json")
+    assert bench.status(part=(1, 2))["done"] == 1
 
 
 def test_status_after_a_part_of_the_job(bench: Bench) -> None:

@@ -17,6 +17,7 @@ from support.launch import lines
 from runner.cli import main
 from runner.commands.verify import Verified, verify
 from runner.errors import FolderError
+from runner.folder.audit import NOT_A_FILE
 from runner.folder.png import encode, read_text
 from runner.launch.stop import Stop
 from runner.launch.world import World
@@ -147,6 +148,43 @@ def break_a_line(out: Path) -> None:
     path.write_text(path.read_text().replace('{"file_name":"000001', '{file_name":"000001'))
 
 
+def drop_values(out: Path) -> None:
+    change_line(out, lambda rows: [rows[1].pop(key) for key in ("seed", "degraded")] and None)
+
+
+def turn_one_into_true(out: Path) -> None:
+    change_line(out, lambda rows: rows[1].update(batch_size=True))
+
+
+def name_a_list(out: Path) -> None:
+    change_line(out, lambda rows: rows.append({"index": 7, "file_name": ["000001.png"]}))
+
+
+def say_it_twice(out: Path) -> None:
+    path = out / "metadata.jsonl"
+    path.write_text(path.read_text().replace('"prompt":', '"prompt":"a wolf","prompt":', 1))
+
+
+def end_in_rubbish(out: Path) -> None:
+    path = out / "metadata.jsonl"
+    path.write_bytes(path.read_bytes() + b"\xff\xfe\0\n")
+
+
+def link(out: Path) -> None:
+    (out / "000001.png").rename(out.parent / "elsewhere.png")
+    (out / "000001.png").symlink_to(out.parent / "elsewhere.png")
+
+
+def make_a_folder(out: Path) -> None:
+    (out / "000001.png").unlink()
+    (out / "000001.png").mkdir()
+
+
+def copy_under_another_name(out: Path) -> None:
+    shutil.copy(out / "000001.png", out / "cat.png")
+    (out / "photo.png").write_bytes(b"of somebody else")
+
+
 LACKS = "metadata.jsonl: lacks image 1; `runner status` writes it again"
 
 
@@ -180,6 +218,14 @@ LACKS = "metadata.jsonl: lacks image 1; `runner status` writes it again"
         (remove_a_line, [LACKS]),
         (add_a_line, ["metadata.jsonl: line 5 is about image 7, which is not there"]),
         (break_a_line, ["metadata.jsonl: line 2 is damaged", LACKS]),
+        (drop_values, ["metadata.jsonl: line 2, image 1: changed: seed, degraded"]),
+        (turn_one_into_true, ["metadata.jsonl: line 2, image 1: changed: batch_size"]),
+        (name_a_list, ["metadata.jsonl: line 5 is damaged"]),
+        (end_in_rubbish, ["metadata.jsonl: line 5 is damaged"]),
+        (say_it_twice, ["metadata.jsonl: line 1 is damaged", LACKS.replace("1", "0")]),
+        (link, [f"000001.png: {NOT_A_FILE}"]),
+        (make_a_folder, [f"000001.png: {NOT_A_FILE}"]),
+        (copy_under_another_name, ["cat.png: was made by the runner, but is no image of the list"]),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -226,6 +272,17 @@ def test_a_picture_of_something_else_is_found_by_making_it_again(home: Path) -> 
     }
     assert found.exit_code == 3
     assert any("image 1: different: at most" in line for line in found.lines())
+
+
+def test_without_journals_the_images_speak_for_themselves(home: Path) -> None:
+    shutil.rmtree(home / "out/.runner")
+    assert faults(home) == []
+    flip_a_pixel_and_its_checksum(home / "out")  # nothing else knows the pixels
+    found = verified(home, 20)
+    assert [*found.sample] == [0, 1, 2, 3]
+    assert found.sample[1].most == 1
+    edit_metadata(home / "out")
+    assert faults(home) == ["metadata.jsonl: line 2, image 1: changed: prompt, seed"]
 
 
 def test_images_of_a_batch_are_made_again_in_their_batch(bench: Bench) -> None:
