@@ -8,6 +8,7 @@ from __future__ import annotations  # array[int] is no type at run time before 3
 import bisect
 import functools
 import hashlib
+import itertools
 import json
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -116,6 +117,11 @@ class Plan:
         self.prompts = prompts
         self._points = self._points_of_sweep()
         self._slots = self._points[0].slots.keys()
+        self._can_be_blank = any(
+            not word.strip() for p in self._points for word in p.slots.values()
+        )
+        seeds = sorted({point.seed for point in self._points if point.seed is not None})
+        self._seed_gap = min((b - a for a, b in itertools.pairwise(seeds)), default=None)
         self._default_count = self._count({}, ())
         self._defaults = [self._merge({}, point) for point in self._points]
         self._seeds = seeds_of(prompts) if manifest.seed and manifest.seed.per else None
@@ -144,6 +150,12 @@ class Plan:
         """A prompt's parameters over the manifest's, and a point's over both."""
         merged = {**self.manifest.parameters, **own, **point.parameters}
         merged.pop(COUNT, None)
+        if point.slots:
+            merged |= {
+                name: point.fill(value)
+                for name, value in merged.items()
+                if is_text(name) and value is not None
+            }
         return merged
 
     def _count(self, own: Mapping[str, Any], seeds: Sequence[int], seed: int | None = None) -> int:
@@ -201,10 +213,20 @@ class Plan:
         if twice:
             message = f"{twice[0]}: the sweep sets it for all prompts; remove it here"
             raise self._problem(self.where(prompt, twice[0]), message)
+        if self._seed_gap is not None and images > self._seed_gap:
+            message = (
+                f"{images} images from each seed of the sweep, and two of these are only "
+                f"{self._seed_gap} apart: one picture twice; write every seed into the sweep, and "
+                f"no variations"
+            )
+            raise self._problem(self.where(prompt), message)
         if isinstance(item, Prompt):
             lacking = [slot for slot in self._slots if slot not in item.prompt]
             if lacking:
                 message = f"has no {lacking[0]}, which the sweep fills; add it"
+                raise self._problem(self.where(prompt), message)
+            if self._can_be_blank and not all(p.fill(item.prompt).strip() for p in self._points):
+                message = "is blank with a value of the sweep; add text around it"
                 raise self._problem(self.where(prompt), message)
 
     def _group(self, parameters: dict[str, Any]) -> _Group:

@@ -66,6 +66,13 @@ def test_seeds_and_variations_in_a_file(plan: Make, tmp_path: Path) -> None:
         ("sweep: {product: {height: [0]}}", "height must be a whole number, 1 or more, not 0"),
         ("sweep: {product: {seed: [-1]}}", "seed must be a whole number from 0"),
         ("seeds: [1]\nsweep: {product: {seed: [1]}}", "seed is an axis, and there are seeds"),
+        ("sweep: {product: {}}", "sweep: has no axis; write one under product or zip"),
+        ("sweep: {product: {'': [1]}}", "an axis has no name"),
+        ("sweep: {product: {id: [1]}}", "id is no axis of a sweep; give the word another name"),
+        (
+            f"sweep: {{product: {{a: {[*range(400)]}}}, zip: {{b: {[*range(400)]}}}}}",
+            "sweep.zip: 160000 combinations; 100000 are the most",
+        ),
         ("sweep: {products: {}}", "sweep.products: unknown key; did you mean product?"),
     ],
 )
@@ -133,6 +140,14 @@ def test_a_sweep_of_seeds_and_variations(plan: Make) -> None:
     assert len(set(seeds(per))) == 1
 
 
+def test_a_sweep_fills_words_in_all_texts(plan: Make) -> None:
+    own = {"prompt": "a {x}", "parameters": {"negative_prompt": "fog, {x}"}}
+    sweep, parameters = {"product": {"x": ["cat", "dog"]}}, {"negative_prompt": "no {x}"}
+    made = plan(model="demo", sweep=sweep, parameters=parameters, prompts=["the {x}", own])
+    found = [task.parameters["negative_prompt"] for task in made.tasks()]
+    assert found == ["no cat", "no dog", "fog, cat", "fog, dog"]
+
+
 def test_a_sweep_forms_batches_by_point(plan: Make) -> None:
     sweep = {"product": {"guidance_scale": [1.0, 2.0]}}
     made = plan(model="demo", batch_size=2, sweep=sweep, prompts=["a", "b", "c"])
@@ -150,6 +165,15 @@ def test_a_sweep_forms_batches_by_point(plan: Make) -> None:
             "4: prompts[0]: height: the sweep sets it for all prompts; remove it here",
         ),
         ("product: {seed: [1]}", "[{prompt: a, seed: 3}]", "prompts[0]: seed: the sweep sets it"),
+        (
+            "product: {seed: [7, 9]}",
+            "[a, {prompt: b, variations: 3}]",
+            "4: prompts[1]: 3 images from each seed of the sweep, and two of these are",
+        ),
+        ("product: {x: [1.0, 1]}", "[a]", '3: sweep: {"x": 1} makes the same images twice; keep'),
+        ("product: {x: [1, '1']}", "['{x}']", '3: sweep: {"x": "1"} makes the same images twice'),
+        ("zip: {x: [1, 1], y: [2, 2]}", "[a]", '{"x": 1, "y": 2} makes the same images twice'),
+        ("product: {x: [a, '']}", "['b {x}', '{x}']", "prompts[1]: is blank with a value of the"),
     ],
 )
 def test_a_prompt_that_does_not_fit_the_sweep(

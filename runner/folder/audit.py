@@ -186,7 +186,8 @@ def audit_metadata(
     name = folder.metadata.name
     states = bytearray(len(plan))
     for index in record.done:
-        states[index] = DONE
+        if index < len(plan):  # the list may have been longer
+            states[index] = DONE
     may_move = {"model"} if plan.manifest.model.folder else set[str]()  # a local one's path
     rows = (
         row

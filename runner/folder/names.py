@@ -22,6 +22,7 @@ __all__ = [
 
 UNSAFE = re.compile(r'[/\\:*?"<>|]')
 LONGEST = 200  # bytes of a name: temporary files add 50, and 255 is the most on nearly all disks
+LONGEST_PATH = 1000  # with its folders, to which comes where the output folder lies
 
 
 def image_name(index: int, images_per_folder: int | None) -> str:
@@ -59,12 +60,14 @@ def template_name(template: NameTemplate, task: Task) -> str:
         raise ValueError(
             f"{cut(path, 80)}: longer than {LONGEST} bytes; cut a value, as in {{id:.40}}"
         )
+    if len(path.encode()) > LONGEST_PATH:
+        raise ValueError(f"{cut(path, 80)}: longer than {LONGEST_PATH} bytes; take fewer folders")
     return path
 
 
 def _safe_start(name: str) -> str:
     """A name that no system hides, cuts or takes for `..`."""
-    name = name.strip(" ").rstrip(".")
+    name = name.lstrip(" ").rstrip(" .")
     return f"_{name.lstrip('.')}" if not name or name.startswith(".") else name
 
 
@@ -113,8 +116,10 @@ def name_key(name: str) -> int:
 
 def check_names(plan: Plan, template: NameTemplate | None) -> Mapping[int, int]:
     """The index of each image by `name_key`. Raises ManifestError where images have no name, or one
-    name. Without a template there is nothing to check."""
+    name, or folders of names that differ in their case alone. Without a template there is nothing
+    to check."""
     found: dict[int, int] = {}
+    folders: dict[int, int] = {}  # by `name_key`: a hash of the name as it is
     problems: dict[str, Problem] = {}
     if template is None:
         return found
@@ -130,11 +135,24 @@ def check_names(plan: Plan, template: NameTemplate | None) -> Mapping[int, int]:
             place = plan.where(task.prompt_index)
             words = f"output.name: images {other} and {task.index} would both be {name}"
             problems[name] = Problem(place, f"{words}; add {_what_differs(plan, other, task)}")
+        for folder in _folders(name):
+            if folders.setdefault(name_key(folder), hash(folder)) != hash(folder):
+                words = f"{folder}: another folder differs from it in upper and lower case alone"
+                words += ", so they are one on some disks; write both alike"
+                place = plan.where(task.prompt_index)
+                problems.setdefault(folder, Problem(place, f"output.name: {words}"))
         if len(problems) > ManifestError.shown:
             break
     if problems:
         raise ManifestError([*problems.values()])
     return found
+
+
+def _folders(name: str) -> Iterator[str]:
+    """`a/b/c.png` → a/b, a."""
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name
 
 
 def _what_differs(plan: Plan, other: int, task: Task) -> str:

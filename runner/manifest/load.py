@@ -66,13 +66,18 @@ def _prompt_files(prompts: Any, root: Node, folder: Path) -> list[Path]:
         if isinstance(item, File):
             key = ("prompts", number, "file") if is_list else ("prompts", "file")
             found.append(_path(root, key, folder, item.file))
+            place, is_file = root.walk(key).place, found[-1].is_file()
             if not found[-1].exists():
-                place = root.walk(key).place
                 problems.append(Problem(place, f"no prompt file {found[-1].resolve()}"))
+            elif not (is_file or found[-1].is_dir()):  # reading a FIFO would block
+                problems.append(Problem(place, f"{found[-1].resolve()}: not a file"))
+            elif not is_file and (given := item.model_fields_set & {"format", "sha256"}):
+                words = f"{min(given)} is for a file, and {item.file} is a folder; remove it"
+                problems.append(Problem(place, f"{dotted(key)}: {words}"))
             elif item.sha256 and item.sha256 != (sha256 := _sha256(found[-1])):
                 words = f"{dotted(key)}: {item.file}: its SHA-256 is {sha256}, not {item.sha256}; "
                 words += "take the file that belongs to this manifest, or remove sha256"
-                problems.append(Problem(root.walk(key).place, words))
+                problems.append(Problem(place, words))
     if problems:
         raise ManifestError(problems)
     return found

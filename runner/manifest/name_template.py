@@ -8,8 +8,9 @@ __all__ = ["NameTemplate", "Part", "is_reserved", "parse"]
 
 UNSAFE = re.compile(r'[\\:*?"<>|\x00-\x1f\x7f]')  # on some file system, or for a terminal
 SPEC = re.compile(r"(0?[1-9]|\.[1-9][0-9]?)?", re.ASCII)  # :04 of a number, :.30 of a text
-RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")  # by Windows
+RESERVED = re.compile(r"(con|prn|aux|nul|con(in|out)\$|(com|lpt)[0-9¹²³]) *(\..*)?")  # by Windows
 OWN_NAMES = {"manifest.yaml", "metadata.jsonl", "failures.jsonl", "summary.json", "report.html"}
+OWN_NAMES |= {"manifest-prompts.jsonl", "manifest-prompts.jsonl.gz"}
 
 
 class Part(NamedTuple):

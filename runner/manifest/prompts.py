@@ -22,6 +22,7 @@ from runner.settings import Settings, ShortForm, Text
 
 __all__ = [
     "COUNT",
+    "COUNTS",
     "MAX_SEED",
     "SHORT_PROMPT",
     "Id",

@@ -254,6 +254,8 @@ class Manifest(Settings):
     def _one_source_of_seeds(cls, value: Sweep | None, info: ValidationInfo) -> Sweep | None:
         if value is not None and "seed" in value.axes and info.data.get("seeds"):
             raise ValueError("seed is an axis, and there are seeds; keep one")
+        if value is not None and not value.axes:
+            raise ValueError("has no axis; write one under product or zip, or remove sweep")
         return value
 
     @property

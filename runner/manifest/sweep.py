@@ -17,16 +17,22 @@ from runner.settings import Settings
 __all__ = ["Point", "Sweep", "points_of", "slots_in"]
 
 
-MAX_POINTS = 100_000  # of a product
+MAX_POINTS = 100_000
 SEED = "seed"  # the axis that is no parameter
+NO_AXES = {  # → what to do instead
+    **dict.fromkeys(("num_images_per_prompt", "variations"), "set variations for all prompts"),
+    **dict.fromkeys(("id", "index", "prompt_index", "variation"), "give the word another name"),
+}
 
 Values = Annotated[list[JsonValue], Field(min_length=1)]
 
 
 def _check_axes(axes: dict[str, list[JsonValue]]) -> dict[str, list[JsonValue]]:
     for name, values in axes.items():
-        if name in ("num_images_per_prompt", "variations"):
-            raise ValueError(f"{name} is no axis of a sweep; set variations for all prompts")
+        if name in NO_AXES:
+            raise ValueError(f"{name} is no axis of a sweep; {NO_AXES[name]}")
+        if not name.strip():
+            raise ValueError("an axis has no name; write that of a parameter, or of a word")
         for value in values:
             _check_value(name, value)
     return axes
@@ -66,9 +72,7 @@ class Sweep(Settings):
             twice = next((word for word in words if words.count(word) > 1), None)
             if twice is not None:
                 raise ValueError(f"{name}: {cut(twice, MAX_VALUE)} is there twice; keep one")
-        points = math.prod(map(len, axes.values()))
-        if points > MAX_POINTS:
-            raise ValueError(f"{points} combinations; {MAX_POINTS} are the most")
+        _refuse_many(math.prod(map(len, axes.values())))
         return axes
 
     @field_validator("zip")
@@ -82,6 +86,8 @@ class Sweep(Settings):
         if len({len(values) for values in axes.values()}) > 1:
             lengths = ", ".join(f"{name} has {len(values)}" for name, values in axes.items())
             raise ValueError(f"the lists must be of one length: {lengths}")
+        rows = len(next(iter(axes.values()), [0]))
+        _refuse_many(rows * math.prod(map(len, product.values())))
         return axes
 
     @property
@@ -100,6 +106,11 @@ class Sweep(Settings):
         ]
 
 
+def _refuse_many(points: int) -> None:
+    if points > MAX_POINTS:
+        raise ValueError(f"{points} combinations; {MAX_POINTS} are the most")
+
+
 class Point(NamedTuple):
     """One combination of a sweep's values, and where each of them goes."""
 
@@ -115,6 +126,16 @@ class Point(NamedTuple):
         pattern = "|".join(map(re.escape, self.slots))
         return re.sub(pattern, lambda found: self.slots[found[0]], text)
 
+    @property
+    def what(self) -> str:
+        """Equal for points that make the same images: a word that is 1 is the number 1, and the
+        number 1.0 as well."""
+        plain = {
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            for name, value in self.parameters.items()
+        }
+        return json.dumps([plain, self.slots, self.seed], sort_keys=True)
+
 
 def slots_in(axes: Iterable[str], texts: Iterable[str]) -> set[str]:
     """The axes that a text has in braces: `{animal}`."""
@@ -127,8 +148,15 @@ def slots_in(axes: Iterable[str], texts: Iterable[str]) -> set[str]:
 
 
 def points_of(sweep: Sweep, slots: set[str]) -> list[Point]:
-    """Raises ValueError for a value that cannot stand in a text."""
-    return [_point(values, slots) for values in sweep.combinations()]
+    """Raises ValueError for a value that cannot stand in a text, and for one picture twice."""
+    points = [_point(values, slots) for values in sweep.combinations()]
+    seen = set[str]()
+    for point in points:
+        if point.what in seen:
+            given = cut(json.dumps(point.values, ensure_ascii=False), MAX_VALUE)
+            raise ValueError(f"{given} makes the same images twice; keep one")
+        seen.add(point.what)
+    return points
 
 
 def _point(values: Mapping[str, JsonValue], slots: set[str]) -> Point:

@@ -38,7 +38,7 @@ def named(template: str, **values: Any) -> str:
         ("{id}", {"id": 'a\\b:c*d?e"f<g>h|i\nj\x1b'}, "a_b_c_d_e_f_g_h_i_j_.png"),
         ("{id}", {"id": ".hidden"}, "_hidden.png"),
         ("{id}/{index}", {"id": "..."}, "_/7.png"),
-        ("{id}/{index}", {"id": "a. "}, "a/7.png"),
+        ("{id}/{index}", {"id": " a. ."}, "a/7.png"),
         ("{id}", {"id": "e\u0301"}, "é.png"),
         ("{id}", {"id": "\u202egnp"}, "_gnp.png"),
     ],
@@ -54,7 +54,7 @@ def test_no_value_leads_elsewhere(text: str) -> None:
     assert (slash, file) == ("/", "7.png")
     assert folder.isprintable()
     assert not set(folder) & set('\\/:*?"<>|')
-    assert folder == folder.strip(" ").rstrip(".") == unicodedata.normalize("NFC", folder)
+    assert folder == folder.lstrip(" ").rstrip(" .") == unicodedata.normalize("NFC", folder)
     assert not folder.startswith(".")
 
 
@@ -79,7 +79,11 @@ def test_what_is_no_template(template: str, wanted: str) -> None:
         ('[{"id": "a"}, {}]', "{id}", "prompts[1]: output.name: {id}: not given; known are index"),
         ('[{"id": "con"}]', "{id}", "con.png: a reserved name; put text before or after"),
         ('[{"id": "NUL.x"}]', "{id}", "NUL.x.png: a reserved name"),
+        ('[{"id": "LPT¹ .x"}]', "{id}", "LPT¹ .x.png: a reserved name"),
         ('[{"id": "summary.json"}]', "{id}/{index}", "summary.json/0.png: a reserved name"),
+        ('[{"id": "manifest-prompts.jsonl"}]', "{id}/{index}", "l/0.png: a reserved name"),
+        ('[{"id": "%s"}]' % ("x" * 190), "/".join(["{id}"] * 6), "longer than 1000 bytes"),
+        ('[{"id": "a"}, {"id": "A"}]', "{id}/{index}", "prompts[1]: output.name: A: another fold"),
         ('[{"id": "%s"}]' % ("x" * 300), "{id}", "longer than 200 bytes; cut a value, as in {id:."),
         ('[{"id": "x"}]', "{id:05}", "{id:05}: x is no whole number; leave :05 out"),
         ('[{"id": "a", "variations": 2}]', "{id}", "would both be a.png; add {variation}"),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,12 @@ def test_own_columns_in_full(tmp_path: Path) -> None:
         ("prompt,promt\na,b\n", "promt: unknown; did you mean prompt"),
         ("prompt,steps\na,8\n", r"steps: unknown; did you mean num_inference_steps\?"),
         ("prompt,id\na,x\nb,y\nc,x\n", "list.csv:4: id: x: also at list.csv:2; give each"),
+        (b"pr\xe9,prompt\n1,a\n", r"list.csv:1: not UTF-8 \(byte 3 is 0xe9\); save the file"),
+        ("prompt,id\na,1\n".encode("utf-16-le"), r"list.csv:1: the control character '\\x00'"),
+        ("sep=;\nprompt;id\na;1\n", "list.csv:1: sep= is a line for Excel alone; remove it"),
+        ("a cat\na dog\n", "no column is the prompt; .* if each line is a prompt, add format: t"),
+        ("id,prompt\n1,\n", "list.csv:2: prompt is missing; fill it in, or remove the row"),
+        ("prompt,seeds\na,1\nb,'1'\n", r"list.csv:3: seeds: '1': must be JSON, as in \[7, 21\]"),
         ("", "no names of columns"),
         ("prompt\n", "list.csv: no prompts in it"),
     ],
@@ -144,6 +151,90 @@ def test_own_columns_in_full(tmp_path: Path) -> None:
 def test_bad_tables(tmp_path: Path, data: str | bytes, wanted: str) -> None:
     with pytest.raises(ManifestError, match=wanted):
         read(write(tmp_path / "list.csv", data))
+
+
+def test_a_whole_number_as_tables_write_it(tmp_path: Path) -> None:
+    """pandas has 7.0 for 7 where other cells of the column are empty."""
+    pq.write_table(
+        pa.table({"prompt": ["a", "b"], "id": [1.0, 2.0], "seed": [7.0, None]}),
+        tmp_path / "list.parquet",
+    )
+    assert [*read(tmp_path / "list.parquet")] == [Prompt("a", 7, id="1"), Prompt("b", id="2")]
+    path = write(tmp_path / "list.csv", "prompt,seed,width\na,7.0,512.0\nb,007,\n")
+    assert [*read(path)] == [Prompt("a", 7, {"width": 512}), Prompt("b", 7)]
+    path = write(tmp_path / "list.jsonl", '{"prompt": "a", "seed": 7.0, "guidance_scale": 3.0}')
+    assert [*map(repr, read(path))] == [repr(Prompt("a", 7, {"guidance_scale": 3.0}))]
+    path = write(tmp_path / "bars.csv", "prompt|id\na, b|x\n")
+    assert [*read(path)] == [Prompt("a, b", id="x")]
+
+
+def test_odd_tables_of_parquet(tmp_path: Path) -> None:
+    def refused(table: pa.Table, **options: Any) -> str:
+        pq.write_table(table, tmp_path / "list.parquet")
+        return refusal(tmp_path / "list.parquet", **options)
+
+    cells = [None, pa.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0])), pa.py_buffer(b"a\xff")]
+    broken = pa.Array.from_buffers(pa.string(), 1, cells)
+    words = refused(pa.table({"prompt": broken}))
+    assert words == "list.parquet: row 1: prompt: not UTF-8 (byte 2 is 0xff)"
+    infinite = pa.table({"prompt": ["a", "b"], "x": [1.0, float("inf")]})
+    assert refused(infinite) == "list.parquet: row 2: x: inf: a number that is not finite"
+    words = refused(pa.table({"prompt": [b"a"], "x": ["b"]}))
+    assert "there are x; write columns: {prompt: x}; columns of bytes cannot be read: pr" in words
+    twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["prompt", "prompt"])
+    assert "two columns are named prompt; rename one" in refused(twice)
+    wanted = "select.where: no column tga; there are prompt, tag"
+    table = pa.table({"prompt": ["a"], "tag": ["b"]})
+    assert wanted in refused(table, select={"where": {"tga": "b"}})
+    pq.write_table(
+        pa.table({"prompt": ["a", "b"], "parameters": [{"width": 8}, {"height": 8}]}),
+        tmp_path / "list.parquet",
+    )
+    found = read(tmp_path / "list.parquet")
+    assert [item.parameters for item in found] == [{"width": 8}, {"height": 8}]
+
+
+def test_odd_lists_of_json(tmp_path: Path) -> None:
+    path = write(tmp_path / "list.json", '[{"prompt": "a", "id": 1}, {"prompt": "b", "id": 1}]')
+    words = "list.json:1: element 2: id: 1: also at list.json:1: element 1; give each"
+    assert words in refusal(path)
+    path = write(tmp_path / "list.json", "[" * 10**5 + "]" * 10**5)
+    assert refusal(path).endswith("list.json: nested too deep: 60 levels at most")
+    path = write(tmp_path / "list.jsonl", '{"prompt": "a"},\n')
+    assert "column 16; write one value on each line, and nothing after it" in refusal(path)
+    path = write(tmp_path / "list.jsonl", '{"prompt": "a", "x": ' + "9" * 5000 + "}")
+    assert "a number of more than 4,300 digits; put it in quotes" in refusal(path)
+    path = write(tmp_path / "list.jsonl", '{"prompt": "a", "tag": "b"}')
+    words = refusal(path, select={"where": {"tga": "b"}})
+    assert "select.where: no column tga; there are prompt, tag" in words
+
+
+def test_what_is_no_text_in_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    write(folder / "a.txt", "a cat")
+    (folder / "sub.txt").mkdir()
+    assert [item.id for item in read(folder)] == ["a"]
+    (folder / "gone.txt").symlink_to("nowhere")
+    os.mkfifo(folder / "pipe.txt")
+    Path(os.fsdecode(bytes(folder) + b"/\xff.txt")).write_bytes(b"b")
+    words = refusal(folder)
+    assert "texts/gone.txt: No such file or directory" in words
+    assert "texts/pipe.txt: not a file; remove it" in words
+    assert "its name is not UTF-8; rename it" in words
+
+
+def test_what_is_no_prompt_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "texts").mkdir()
+    job = tmp_path / "job.yaml"
+    for source, wanted in (
+        ("{file: pipe.txt}", "job.yaml:2: .*pipe.txt: not a file"),
+        ("{file: texts, format: csv}", "prompts.file: format is for a file, and texts is a folder"),
+    ):
+        job.write_text(f"model: demo\nprompts: {source}\n")
+        with pytest.raises(ManifestError, match=wanted):
+            load(job)
 
 
 def test_equal_faults_of_rows_are_counted(tmp_path: Path) -> None:
@@ -190,7 +281,7 @@ def test_selections(tmp_path: Path) -> None:
     assert len(sample) == 5
     assert sample != chosen(sample=5, seed=2)
     assert "select.sample: 21: there are 20 prompts" in refusal(path, select={"sample": 21})
-    assert "none selected" in refusal(path, select={"where": {"kind": "x"}})
+    assert "select chooses none of its rows" in refusal(path, select={"where": {"kind": "x"}})
 
 
 def test_a_row_that_is_not_selected_is_not_checked(tmp_path: Path) -> None:
@@ -222,7 +313,7 @@ def test_several_sources_in_a_row(tmp_path: Path) -> None:
 
 def test_ids_may_repeat_only_where_asked(tmp_path: Path) -> None:
     path = write(tmp_path / "list.csv", "prompt,id\na,x\nb,x\n")
-    assert "id: x: also at list.csv:2; give each prompt its own, or write repeat_ids" in refusal(
+    assert "id: x: also at list.csv:2; give each prompt its own; in a file they may" in refusal(
         path
     )
     assert [item.id for item in read(path, repeat_ids=True)] == ["x", "x"]
@@ -266,16 +357,18 @@ def test_a_line_may_be_text_whatever_it_looks_like(tmp_path: Path) -> None:
 def test_lines_of_sd_scripts(tmp_path: Path) -> None:
     data = (
         "# a comment\n\n1girl, best --n low quality, bad --w 832 --h 1216 --d 7 --s 28 --l 7.5\n"
-        "a cat --l 1 --g 3.5\nplain\n"
+        "a cat --l 1 --g .5 --d 9223372036854775807\nplain\n"
     )
     first, second, third = read(write(tmp_path / "a.txt", data), format="sd-scripts")
     size = {"width": 832, "height": 1216, "num_inference_steps": 28, "guidance_scale": 7.5}
     assert first == Prompt("1girl, best", 7, {"negative_prompt": "low quality, bad", **size})
-    assert second == Prompt("a cat", None, {"true_cfg_scale": 1, "guidance_scale": 3.5})
+    assert second == Prompt("a cat", 2**63 - 1, {"true_cfg_scale": 1, "guidance_scale": 0.5})
     assert third == Prompt("plain")
     for line, wanted in (
         ("a --ss euler", "--ss: cannot be read here; known are --n, --w"),
-        ("a --w x", "--w x: must be a number"),
+        ("a --w x", "--w x: must be a whole number, 0 or more"),
+        ("a --d -1", "--d -1: must be a whole number, 0 or more"),
+        ("a <lora:x:1> --w 8", "<lora:x:1> would load nothing here; remove it"),
         ("a --w 8 --w 9", "--w: given twice"),
         ("--n low", "is blank"),
     ):

@@ -115,6 +115,14 @@ def test_one_more_variation_of_each(bench: Bench) -> None:
     assert by_fingerprint(bench.output) == before
 
 
+def test_a_shorter_list_can_be_verified(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    del bench.values["prompts"][1:]
+    bench.run(regenerate=True)
+    path = bench.write(**bench.values)
+    assert main(["verify", str(path), "--output", str(bench.output), "--sample", "0"]) == 0
+    assert "1 of 1 image" in capsys.readouterr().out
+
+
 def test_image_folders_and_a_list_that_moves(bench: Bench) -> None:
     bench.values["output"] = {"images_per_folder": 2}
     bench.output = bench.output.parent / "folders"

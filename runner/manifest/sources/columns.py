@@ -3,12 +3,12 @@
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
-from runner.manifest.prompts import Prompt, PromptItem, is_text
+from runner.manifest.prompts import COUNTS, Prompt, PromptItem, is_text
 from runner.manifest.sources.records import Fields
 from runner.manifest.sources.spec import OWN_KEYS, Source
 from runner.manifest.suggestions import CALL_ARGUMENTS, SYNONYMS
@@ -20,8 +20,10 @@ __all__ = ["Columns", "faults"]
 
 NEAR = 0.85  # by difflib's ratio: a name as near as this is a slip of the pen
 EXTRA = ""  # in place of a key
+DIGITS = re.compile(r"[0-9]{1,1000}", re.ASCII)
 NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?([eE][-+]?[0-9]{1,3})?", re.ASCII)
-JSON_KEYS = ("parameters", "meta", "seeds")
+JSON_KEYS = {"parameters": '{"width": 512}', "meta": '{"series": 3}', "seeds": "[7, 21]"}
+WHOLE_KEYS = ("id", "seed", "variations", *COUNTS)
 MAX_NAMES = 12  # of columns in a message
 
 
@@ -33,12 +35,19 @@ def faults(error: ValueError | RecursionError) -> list[str]:
         byte = f"byte {error.start + 1} is {error.object[error.start]:#04x}"
         return [f"not UTF-8 ({byte}); save the file as UTF-8"]
     if isinstance(error, json.JSONDecodeError):
-        hint = "; save the file with \\n line ends" if "\r" in error.doc else ""
         what = error.msg.removesuffix(" at")
-        return [f"not JSON: {what} at column {error.pos + 1}{hint}"]
+        return [f"not JSON: {what} at column {error.pos + 1}{_json_hint(error)}"]
     if isinstance(error, RecursionError):
         return [TOO_DEEP]
+    if str(error).startswith("Exceeds the limit"):  # of Python
+        return ["a number of more than 4,300 digits; put it in quotes"]
     return [str(error)]
+
+
+def _json_hint(error: json.JSONDecodeError) -> str:
+    if "\r" in error.doc:
+        return "; save the file with \\n line ends"
+    return "; write one value on each line, and nothing after it" if "Extra" in error.msg else ""
 
 
 class Columns:
@@ -46,28 +55,40 @@ class Columns:
     parameter, is that; `columns` names others, or with null takes the name from a column. All other
     columns are the author's data, and go into `meta`."""
 
-    def __init__(self, spec: Source, *, is_text: bool) -> None:
+    def __init__(self, spec: Source, *, is_text: bool, names: Sequence[str] | None = None) -> None:
         self.spec = spec
         self.is_text = is_text  # numbers are written as text
+        self.names = names  # of all columns, where they are known before the records are read
         self._named = {column: key for key, column in spec.columns.items() if column is not None}
         free = [key for key in (*OWN_KEYS, *CALL_ARGUMENTS) if key not in spec.columns]
         self._free = dict.fromkeys(free, "")
         self._keys: dict[str, str] = {}  # of every column that was seen
         self._text_column = spec.columns.get("prompt", "prompt")
 
-    def absent(self, names: Iterable[str] | None = None) -> list[str]:
+    def absent(self) -> list[str]:
         """What is wrong with the names of all columns, or with those that were seen; one message
         per fault."""
-        known = list(self._keys if names is None else names)
-        given = cut(", ".join(known[:MAX_NAMES]), 300) + (", …" if len(known) > MAX_NAMES else "")
+        known = list(self._keys if self.names is None else self.names)
+        there = f"there are {_listed(known)}"
         found = [
-            f"columns.{key}: no column {column}; there are {given}"
+            f"columns.{key}: no column {column}; {there}"
             for key, column in self.spec.columns.items()
             if column is not None and column not in known
         ]
-        if names is not None and not found and self._text_column not in known:
-            found.append(f"no column is the prompt; there are {given}; {self._hint(known)}")
+        if self.names is not None:
+            found += self.absent_in_where(known)
+            if not found and self._text_column not in known:
+                found.append(f"no column is the prompt; {there}; {self._hint(known)}")
         return found
+
+    def absent_in_where(self, known: Sequence[str]) -> list[str]:
+        """The same for the columns of `select.where`, where these are known."""
+        there = f"there are {_listed(known)}"
+        return [
+            f"select.where: no column {cut(name, 80)}; {there}"
+            for name in self.spec.select.where
+            if name not in known
+        ]
 
     def guess(self, names: list[str]) -> dict[str, str]:
         """What `columns` should say for these names."""
@@ -108,16 +129,18 @@ class Columns:
                 if value is not None:
                     meta[name] = value
             elif key in OWN_KEYS:
-                own[key] = self._own_value(key, value) if self.is_text else value
+                own[key] = self._value(key, value)
             elif value is not None:
-                parameters[key] = self._value(key, value) if self.is_text else value
+                parameters[key] = self._value(key, value)
         return own, parameters, meta
 
     def _checked(
         self, fields: Fields, own: dict[str, Any], parameters: Fields, meta: Fields
     ) -> Prompt:
         if "prompt" not in own:
-            raise ValueError(f"prompt is missing; {self._hint(list(fields))}")
+            is_there = self._text_column in (self.names or ())
+            hint = "fill it in, or remove the row" if is_there else self._hint(list(fields))
+            raise ValueError(f"prompt is missing; {hint}")
         for key, more in (("parameters", parameters), ("meta", meta)):
             if more and isinstance(own.get(key, {}), Mapping):
                 own[key] = _joined(key, own.get(key, {}), more)
@@ -151,7 +174,9 @@ class Columns:
 
     def _hint(self, names: list[str]) -> str:
         """Which column may be the prompt."""
-        return f"write columns: {{prompt: {cut(self._likely(names), 80)}}}"
+        hint = f"write columns: {{prompt: {cut(self._likely(names), 80)}}}"
+        is_one = self.is_text and len(names) == 1
+        return hint + ("; if each line is a prompt, add format: text" if is_one else "")
 
     @staticmethod
     def _likely(names: list[str]) -> str:
@@ -165,17 +190,31 @@ class Columns:
                 return f"column {column}: {message}"
         return message
 
-    def _own_value(self, key: str, text: Any) -> Any:
-        if key in JSON_KEYS:
-            try:
-                return json.loads(text)
-            except (ValueError, RecursionError):
-                raise ValueError(f"{key}: {cut(text, 80)}: must be JSON") from None
-        return _number(text) if key not in ("prompt", "id") else text
+    def _value(self, key: str, value: Any) -> Any:
+        if self.is_text:
+            value = _read(key, value)
+        # A table has 7.0 for 7 where other cells of the column are empty.
+        is_whole = type(value) is float and value.is_integer() and key in WHOLE_KEYS
+        return int(value) if is_whole else value
 
-    def _value(self, name: str, text: str) -> Any:
-        """The value that a text stands for."""
-        return text if is_text(name) else _number(text)
+
+def _read(key: str, text: str) -> Any:
+    """The value that a text stands for."""
+    if key in JSON_KEYS:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            words = f"must be JSON, as in {JSON_KEYS[key]}"
+            raise ValueError(f"{key}: {cut(text, 80)}: {words}") from None
+    if key in ("prompt", "id") or is_text(key):
+        return text
+    if key in WHOLE_KEYS and DIGITS.fullmatch(text):
+        return int(text)
+    return _number(text)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return cut(", ".join(names[:MAX_NAMES]), 300) + (", …" if len(names) > MAX_NAMES else "")
 
 
 def _joined(key: str, values: Mapping[str, Any], more: Fields) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import ManifestError, Problem
+from runner.manifest.sources.columns import faults
 from runner.manifest.sources.lines import clean_text
-from runner.manifest.sources.records import Fields, FileRecords
+from runner.manifest.sources.records import Fields, FileRecords, repeated_name
 
 __all__ = ["CsvRows"]
 
@@ -42,11 +43,17 @@ class CsvRows(FileRecords):
     def _checked(self, names: Any) -> list[str]:
         place = f"{self.shown}:1"
         if isinstance(names, ValueError):
-            raise ManifestError([Problem(place, str(names))])
+            raise ManifestError([Problem(place, message) for message in faults(names)])
         found = [str(name).strip() for name in names]
-        twice = next((name for name in found if name and found.count(name) > 1), None)
-        if twice:
-            raise ManifestError([Problem(place, f"two columns are named {twice}; rename one")])
+        if twice := repeated_name(found):
+            raise ManifestError([Problem(place, twice)])
+        if found[:1] == ["sep="]:
+            words = "sep= is a line for Excel alone; remove it"
+            raise ManifestError([Problem(place, words)])
+        try:
+            clean_text("".join(found))
+        except ValueError as error:
+            raise ManifestError([Problem(place, str(error))]) from None
         if not any(found):
             words = "no names of columns; the first row must have them"
             raise ManifestError([Problem(place, words)])
@@ -142,7 +149,7 @@ def _delimiter(path: Path) -> str:
     with path.open("rb") as file:
         line = file.readline(1 << 16).decode(errors="replace")
     outside = "".join(line.split('"')[::2])
-    return max(",", ";", "\t", key=outside.count)
+    return max(",", ";", "\t", "|", key=outside.count)
 
 
 def _words(error: csv.Error) -> str:

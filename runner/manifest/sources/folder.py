@@ -3,10 +3,12 @@
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from runner.errors import ManifestError, Problem
 from runner.manifest.sources.lines import clean_text
 from runner.manifest.sources.records import Fields, Records
+from runner.say import is_utf8
 
 __all__ = ["TextFolder"]
 
@@ -19,20 +21,30 @@ class TextFolder(Records):
         super().__init__(shown)
         self.path = path
         try:
-            found = sorted(child.name for child in path.iterdir() if child.suffix == ".txt")
+            children = [child for child in path.iterdir() if child.suffix == ".txt"]
         except OSError as error:
             raise ManifestError([Problem(shown, f"{error.strerror}: {path}")]) from None
-        self._names = [name for name in found if not name.startswith(".")]
+        names = sorted(child.name for child in children if not child.is_dir())
+        self._names = [name for name in names if not name.startswith(".")]
 
-    def stream(self) -> Iterator[tuple[int, tuple[str, bytes]]]:
-        return zip(range(len(self._names)), self.at(range(len(self._names))), strict=True)
+    def stream(self) -> Iterator[tuple[int, Any]]:
+        for place, name in enumerate(self._names):
+            try:
+                _check(self.path / name)
+                yield place, next(self.at([place]))
+            except OSError as error:
+                yield place, ValueError(error.strerror)
+            except ValueError as error:
+                yield place, error
 
     def at(self, places: Iterable[int]) -> Iterator[tuple[str, bytes]]:
         for place in places:
             name = self._names[place]
             yield name.removesuffix(".txt"), (self.path / name).read_bytes()
 
-    def fields(self, record: tuple[str, bytes]) -> Fields:
+    def fields(self, record: Any) -> Fields:
+        if isinstance(record, ValueError):
+            raise record
         name, data = record
         text = data.decode("utf-8-sig").replace("\r\n", "\n").rstrip("\n")
         return {"id": name, "prompt": clean_text(text)}
@@ -42,3 +54,11 @@ class TextFolder(Records):
 
     def sum(self, record: tuple[str, bytes]) -> int:
         return zlib.crc32(record[1], zlib.crc32(record[0].encode(errors="surrogateescape")))
+
+
+def _check(path: Path) -> None:
+    """Raises ValueError for what is no prompt: reading a FIFO would block."""
+    if path.exists() and not path.is_file():
+        raise ValueError("not a file; remove it")
+    if not is_utf8(path.name):
+        raise ValueError("its name is not UTF-8; rename it")

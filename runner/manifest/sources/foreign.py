@@ -78,14 +78,18 @@ def sd_scripts_fields(text: str) -> dict[str, Any]:
         if name.lower() in found:
             raise ValueError(f"--{name}: given twice; keep one")
         found[name.lower()] = value.strip() if key == "negative_prompt" else _number(name, value)
+    if network := NETWORK.search(prompt):
+        raise ValueError(f"{network[0][:40]} would load nothing here; remove it")
     keys = {**SD_FLAGS, "l": "true_cfg_scale"} if {"l", "g"} <= found.keys() else SD_FLAGS
     return {"prompt": prompt.strip(), **{keys[name]: value for name, value in found.items()}}
 
 
 def _number(name: str, text: str) -> int | float:
     value = text.strip()
-    if re.fullmatch(r"[0-9]{1,18}", value):
+    if re.fullmatch(r"[0-9]{1,99}", value):
         return int(value)
-    if name.lower() in "lg" and re.fullmatch(r"[0-9]{1,9}\.[0-9]{0,9}", value):
+    is_scale = name.lower() in "lg"
+    if is_scale and re.fullmatch(r"[0-9]{0,9}\.[0-9]{0,9}", value) and value != ".":
         return float(value)
-    raise ValueError(f"--{name} {value[:20]}: must be a number")
+    wanted = "a number" if is_scale else "a whole number"
+    raise ValueError(f"--{name} {value[:20]}: must be {wanted}, 0 or more")

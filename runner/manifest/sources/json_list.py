@@ -14,6 +14,7 @@ import msgspec
 from runner.errors import ManifestError, Problem
 from runner.manifest.sources.lines import json_fields
 from runner.manifest.sources.records import Fields, FileRecords
+from runner.manifest.yaml_tree import TOO_DEEP
 
 __all__ = ["JsonList"]
 
@@ -28,6 +29,7 @@ class JsonList(FileRecords):
         self._starts, self._sizes = array("Q"), array("Q")
 
     def stream(self) -> Iterator[tuple[int, bytes]]:
+        del self._starts[:], self._sizes[:]
         with self.open() as file:
             data = file.read()
         position = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
@@ -47,11 +49,17 @@ class JsonList(FileRecords):
         except msgspec.ValidationError:
             words = 'not a list; write [{"prompt": …}, …], or an object per line in a .jsonl'
             raise ManifestError([Problem(self.shown, words)]) from None
-        except (ValueError, RecursionError) as error:
+        except RecursionError:
+            raise ManifestError([Problem(self.shown, TOO_DEEP)]) from None
+        except ValueError as error:
             found = re.search(r"byte (\d+)", str(error))
-            place = self.where(int(found[1])) if found else self.shown
+            place = super().where(int(found[1])) if found else self.shown
             words = f"not JSON: {str(error).removeprefix('JSON is malformed: ')}"
             raise ManifestError([Problem(place, words)]) from None
+
+    def where(self, place: int) -> str:
+        """`list.json:1: element 5`: the whole list may stand on one line."""
+        return f"{super().where(place)}: element {bisect.bisect_left(self._starts, place) + 1}"
 
     def at(self, places: Iterable[int]) -> Iterator[bytes]:
         with self.path.open("rb") as file:

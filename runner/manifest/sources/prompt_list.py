@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # array[int] is no type at run time before 3.12
 
+import contextlib
 import itertools
 import random
 import zlib
@@ -77,7 +78,8 @@ class PromptList(Sequence[Prompt]):
             before = first.setdefault(prompt.id, place)
             if before != place and len(problems) < MAX_FAULTS:
                 words = f"id: {prompt.id}: also at {self.where(before)}; give each prompt its own"
-                problems.append(Problem(self.where(place), f"{words}, or write repeat_ids: true"))
+                more = "; in a file they may repeat with repeat_ids: true"
+                problems.append(Problem(self.where(place), words + more))
         if problems:
             raise ManifestError(problems)
 
@@ -125,16 +127,15 @@ class FromSource(PromptList):
     def __init__(self, records: Records, spec: Source) -> None:
         self._records = records
         self._spec = spec
-        self._columns = Columns(spec, is_text=records.is_text)
+        self._columns = Columns(spec, is_text=records.is_text, names=records.names())
         self._places, self._sums = array("Q"), array("I")
         self._text_sums, self._id_sums = array("I"), array("q")
         self._has_overrides = bytearray()
         self._read_all()
 
     def _read_all(self) -> None:
-        names = self._records.names()
-        if names is not None:
-            self._refuse(self._columns.absent(names))
+        if self._columns.names is not None:
+            self._refuse_absent(self._columns.absent())
         found = _Faults(self._records)
         for place, record, fields in self._chosen(found):
             try:
@@ -146,16 +147,32 @@ class FromSource(PromptList):
             else:
                 self._add(place, record, prompt)
         found.refuse()
-        if names is None:
-            self._refuse(self._columns.absent())
+        if self._columns.names is None:
+            self._refuse_absent(self._columns.absent())
         if not self._places:
-            self._refuse(["no prompts in it" if self._spec.select == Select() else "none selected"])
+            self._refuse(self._why_empty())
         if self._spec.select.sample is not None:
             self._sample(self._spec.select.sample)
 
     def _refuse(self, messages: Iterable[str]) -> None:
         if problems := [Problem(self._records.shown, message) for message in messages]:
             raise ManifestError(problems)
+
+    def _refuse_absent(self, messages: Iterable[str]) -> None:
+        left_out = ", ".join(self._records.left_out)
+        more = f"; columns of bytes cannot be read: {left_out}" if left_out else ""
+        self._refuse(message + more for message in messages)
+
+    def _why_empty(self) -> list[str]:
+        """What is wrong where no record is chosen."""
+        names: dict[str, None] = {}
+        for _, record in self._records.stream():
+            with contextlib.suppress(ValueError, RecursionError):  # of rows that nobody asked for
+                names |= dict.fromkeys(self._records.fields(record) or ())
+        if not names or self._spec.select == Select():
+            return ["no prompts in it"]
+        absent = self._columns.absent_in_where(list(names))
+        return absent or ["select chooses none of its rows"]
 
     def _chosen(self, found: _Faults) -> Iterator[tuple[int, Any, Fields]]:
         """The records that `select` chooses, but for a sample."""

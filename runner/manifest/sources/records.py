@@ -4,15 +4,21 @@ import codecs
 import io
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from runner.errors import ManifestError, Problem
 
-__all__ = ["Fields", "FileRecords", "Records"]
+__all__ = ["Fields", "FileRecords", "Records", "repeated_name"]
 
 Fields = Mapping[str, Any]  # name → value
+
+
+def repeated_name(names: Sequence[str]) -> str:
+    """What is wrong where two columns have one name; "" where each has its own."""
+    twice = next((name for name in names if name and names.count(name) > 1), "")
+    return f"two columns are named {twice}; rename one" if twice else ""
 
 
 class Records(ABC):
@@ -22,6 +28,7 @@ class Records(ABC):
     """
 
     is_text: ClassVar[bool] = False  # values are text, so numbers must be read from it
+    left_out: Sequence[str] = ()  # columns that cannot be read
 
     def __init__(self, shown: str) -> None:
         self.shown = shown

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic_core
 
 from runner.errors import ManifestError, Problem
-from runner.manifest.sources.records import Fields, Records
+from runner.manifest.sources.records import Fields, Records, repeated_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,24 +35,30 @@ class TableRows(Records):
 
     def __init__(self, shown: str) -> None:
         super().__init__(shown)
-        self._block: tuple[int, list[Fields]] = (-1, [])
+        self._block: tuple[int, list[Any]] = (-1, [])
 
     @abstractmethod
-    def block(self, number: int) -> list[Fields]:
-        """The rows from `number` × BLOCK on."""
+    def block(self, number: int) -> Any:
+        """The rows from `number` × BLOCK on, as Arrow has them."""
 
-    def stream(self) -> Iterator[tuple[int, Fields]]:
+    def stream(self) -> Iterator[tuple[int, Any]]:
         return zip(range(self.rows), self.at(range(self.rows)), strict=True)
 
-    def at(self, places: Iterable[int]) -> Iterator[Fields]:
+    def at(self, places: Iterable[int]) -> Iterator[Any]:
         for place in places:
             if self._block[0] != place // BLOCK:
-                self._block = place // BLOCK, self.block(place // BLOCK)
+                self._block = place // BLOCK, _rows(self.block(place // BLOCK))
             yield self._block[1][place % BLOCK]
 
-    def fields(self, record: Fields) -> Fields | None:
+    def fields(self, record: Any) -> Fields | None:
+        if isinstance(record, ValueError):
+            raise record
         found = {name: value for name, value in record.items() if not _is_empty(value)}
         for name, value in found.items():
+            if type(value) is float and math.isinf(value):
+                raise ValueError(f"{name}: {value}: a number that is not finite")
+            if type(value) is dict:  # an Arrow struct has all its keys in every row
+                value = {key: inner for key, inner in value.items() if inner is not None}
             if type(value) not in (str, int, float, bool):
                 found[name] = pydantic_core.to_jsonable_python(value, inf_nan_mode="null")
         return found or None
@@ -60,7 +66,7 @@ class TableRows(Records):
     def where(self, place: int) -> str:
         return f"{self.shown}: row {place + 1}"
 
-    def sum(self, record: Fields) -> int:
+    def sum(self, record: Any) -> int:
         return zlib.crc32(repr(record).encode(errors="surrogatepass"))
 
 
@@ -96,6 +102,9 @@ class ParquetRows(TableRows):
         with pq.ParquetFile(path, pre_buffer=False) as file:
             schema = pa.schema([field for field in file.schema_arrow if _is_plain(field.type)])
             self._names, self.rows = schema.names, file.metadata.num_rows
+            self.left_out = [name for name in file.schema_arrow.names if name not in self._names]
+            if twice := repeated_name(self._names):
+                raise ManifestError([Problem(self.shown, twice)])
             with pa.OSFile(name, "wb") as out, pa.ipc.new_file(out, schema) as writer:
                 for table in _blocks(file, schema):
                     writer.write_table(table, BLOCK)
@@ -103,8 +112,8 @@ class ParquetRows(TableRows):
     def names(self) -> list[str]:
         return list(self._names)
 
-    def block(self, number: int) -> list[Fields]:
-        return list(self._reader.get_batch(number).to_pylist())
+    def block(self, number: int) -> Any:
+        return self._reader.get_batch(number)
 
 
 class DatasetRows(TableRows):
@@ -127,13 +136,14 @@ class DatasetRows(TableRows):
             raise ManifestError([Problem(self.shown, f"cannot be loaded: {reason}")]) from None
         plain = [field.name for field in found.features.arrow_schema if _is_plain(field.type)]
         self._names, self.rows = plain, len(found)
+        self.left_out = [name for name in found.features if name not in plain]
         self._data = found.select_columns(plain).with_format("arrow")
 
     def names(self) -> list[str]:
         return list(self._names)
 
-    def block(self, number: int) -> list[Fields]:
-        return list(self._data[number * BLOCK : (number + 1) * BLOCK].to_pylist())
+    def block(self, number: int) -> Any:
+        return self._data[number * BLOCK : (number + 1) * BLOCK]
 
 
 def _pyarrow(shown: str) -> Any:
@@ -170,6 +180,25 @@ def _is_plain(kind: pa.DataType) -> bool:
     children = [kind.field(place).type for place in range(kind.num_fields)]
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     return not (is_bytes or pa.types.is_fixed_size_binary(kind)) and all(map(_is_plain, children))
+
+
+def _rows(block: Any) -> list[Any]:
+    """Rows by name of column; a ValueError for one that cannot be read."""
+    try:
+        return list(block.to_pylist())
+    except UnicodeDecodeError:
+        return [_row(block, place) for place in range(block.num_rows)]
+
+
+def _row(block: Any, place: int) -> Any:
+    found = {}
+    for name in block.schema.names:
+        try:
+            found[name] = block.column(name)[place].as_py()
+        except UnicodeDecodeError as error:
+            byte = f"byte {error.start + 1} is {error.object[error.start]:#04x}"
+            return ValueError(f"{name}: not UTF-8 ({byte})")
+    return found
 
 
 def _is_empty(value: Any) -> bool:
