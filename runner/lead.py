@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import itertools
 import time
 import traceback
 from collections.abc import Container, Iterator, Sequence
@@ -16,7 +15,7 @@ from runner.launch.crashes import Crashes, split_batch
 from runner.launch.failures import Failures
 from runner.launch.pulse import OwnPulse
 from runner.launch.replica import Replica
-from runner.launch.shards import shard, take, windows
+from runner.launch.shards import likely_next, shard, take, windows
 from runner.launch.store import LocalStore, Store, StoreLostError
 from runner.plan import Fingerprints, Task, wanted_images
 from runner.prepare.assignment import Assignment
@@ -122,9 +121,11 @@ class _Leader:
         """Batches, one after another, to the writer. Raises DroppedError, GaveUpError, and what
         ends this rank."""
         parts = [part for number in window for part in _parts(self.assignment, number)]
+        later = _later_tasks(self.assignment, parts, window[-1], self.replica)
         with self.rank.heartbeat.pulse.busy():
             self.renderer.prepare([part.tasks for part in parts])
-            for part in parts:
+            for part, then in zip(parts, later, strict=True):
+                self.renderer.expect(part.tasks, then)
                 self._render_part(part)
                 self._end_on_same_error()
 
@@ -174,7 +175,8 @@ def follow(
     with _worked(journal, pulse), _crashes(rank, assignment) as crashes:
         rank.stop.on_request = crashes.clear
         numbers = replica.receive_batches()
-        for part in itertools.chain.from_iterable(_parts(assignment, n) for n in numbers):
+        for number, part in ((n, part) for n in numbers for part in _parts(assignment, n)):
+            renderer.expect(part.tasks, *_later_tasks(assignment, [part], number, replica))
             with crashes.during([task.index for task in part.tasks]), pulse.busy():
                 error = renderer.render(part.tasks, part.degraded).error
             if isinstance(error, DroppedError | GaveUpError):
@@ -226,6 +228,18 @@ def _parts(assignment: Assignment, number: int) -> Iterator[_Part]:
     for indices in split_batch(batch, assignment.deaths):
         tasks = [plan.task(index) for index in indices]
         yield _Part(tasks, () if indices == batch else ("batch split",))
+
+
+def _later_tasks(
+    assignment: Assignment, parts: Sequence[_Part], number: int, replica: Replica
+) -> list[list[Task]]:
+    """What is likely to be rendered after each of these parts, the last of which is of batch
+    `number`. Of interest only where input images are read ahead."""
+    if assignment.manifest.inputs is None:
+        return [[] for _ in parts]
+    after = likely_next(assignment.pending, number, replica.layout.replicas)
+    last = [] if after is None else next(_parts(assignment, after)).tasks
+    return [*(part.tasks for part in parts[1:]), last]
 
 
 def _too_many_failures(store: Store, most: int | None) -> bool:

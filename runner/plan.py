@@ -17,6 +17,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from runner.errors import ManifestError, Problem
 from runner.launch.layout import Part
+from runner.manifest.input_images import (
+    InputFaultError,
+    InputFiles,
+    inputs_of,
+    names_input,
+    renamed,
+)
 from runner.manifest.prompt_seeds import seeds_of
 from runner.manifest.prompts import COUNT, MAX_SEED, Prompt, is_text, text_sums
 from runner.manifest.schema import Manifest
@@ -115,6 +122,7 @@ class Plan:
         self.manifest = manifest
         self.root = root  # of the manifest as it is written, for the lines in messages
         self.prompts = prompts
+        self.inputs = InputFiles(manifest.inputs)
         self._points = self._points_of_sweep()
         self._slots = self._points[0].slots.keys()
         self._can_be_blank = any(
@@ -131,6 +139,7 @@ class Plan:
         # → the first prompt with them. Sets that differ only in their texts count as one.
         self.names: dict[str, int] = {name: 0 for each in self._defaults for name in each}
         self.sizes: dict[tuple[Any, Any], int] = {}
+        self.input_images: dict[tuple[str, str], int] = {}  # (parameter, file)
         self.parameter_sets: dict[str, tuple[int, Mapping[str, Any]]] = {}
         self._batches: tuple[array[int], array[int]] | None = None  # task indices, batch ends
         self._expand()
@@ -172,10 +181,12 @@ class Plan:
         """One pass over the prompts: where their images begin, seeds in range, batches."""
         batches = _BatchBuilder(self.manifest.largest_batch)
         firsts, total, most = array("Q"), 0, 1
-        defaults, is_noted = [self._group(parameters) for parameters in self._defaults], False
+        defaults = [self._group(parameters, 0) for parameters in self._defaults]
+        is_noted = False
         for prompt, item in enumerate(self._prompts_or_overrides()):
             own = item.parameters
-            groups = [self._group(each) for each in self._parameters_of(own)] if own else defaults
+            merged = self._parameters_of(own) if own else ()
+            groups = [self._group(each, prompt) for each in merged] if own else defaults
             if own or not is_noted:
                 self._note(prompt, groups)
                 is_noted = is_noted or not own
@@ -229,11 +240,28 @@ class Plan:
                 message = "is blank with a value of the sweep; add text around it"
                 raise self._problem(self.where(prompt), message)
 
-    def _group(self, parameters: dict[str, Any]) -> _Group:
+    def _group(self, parameters: dict[str, Any], prompt: int) -> _Group:
         limit = self.manifest.batch_size
         if limit == "auto":
             limit = batch_limit(self.manifest.batch_sizes, size_name(parameters))
-        return _Group(parameters, _batch_key(parameters), limit)
+        key = _batch_key(self._with_sizes(parameters, prompt))
+        return _Group(parameters, key, limit)
+
+    def _with_sizes(self, parameters: dict[str, Any], prompt: int) -> dict[str, Any]:
+        """With its size in place of each input image: those of a batch are of one size. Without
+        batches no file is looked at."""
+        if self.manifest.inputs is None or not names_input(parameters):
+            return parameters
+
+        def size(file: str) -> Any:
+            if self.manifest.largest_batch == 1:
+                return None
+            try:
+                return self.inputs.size(file)
+            except InputFaultError as error:
+                raise self._problem(self.where(prompt), f"{file}: {error}") from None
+
+        return renamed(parameters, size)
 
     def _note(self, prompt: int, groups: Sequence[_Group]) -> None:
         """Record what is to be checked of a prompt, if it is the first with it."""
@@ -242,6 +270,9 @@ class Plan:
             for name in parameters:
                 self.names.setdefault(name, prompt)
             self.sizes.setdefault((parameters.get("height"), parameters.get("width")), prompt)
+            if self.manifest.inputs is not None:
+                for found in inputs_of(parameters):
+                    self.input_images.setdefault(found, prompt)
             if len(self.parameter_sets) < MAX_CHECKED:
                 self.parameter_sets.setdefault(group.key, (prompt, parameters))
 
@@ -430,16 +461,20 @@ def _batch_key(parameters: Mapping[str, Any]) -> str:
 
 
 class Fingerprints:
-    """Hashes of what the manifest says about a task's pixels: prompt, seed, parameters, model and
-    dtype.
+    """Hashes of what the manifest says about a task's pixels: prompt, seed, parameters, input
+    images by their content, model, pipeline class and dtype.
 
     `model` is what `model.files.identity` returns. Fingerprints are recorded in every output
     folder: with another form of the hash all finished images would look changed.
     """
 
-    def __init__(self, manifest: Manifest, model: Mapping[str, Any]) -> None:
+    def __init__(
+        self, manifest: Manifest, model: Mapping[str, Any], inputs: InputFiles | None = None
+    ) -> None:
         self.model: dict[str, Any] = dict(model)
-        common = canonical({"model": self.model, "dtype": manifest.dtype})
+        self.inputs = inputs or InputFiles(manifest.inputs)
+        task = {"pipeline": manifest.pipeline} if manifest.pipeline else {}
+        common = canonical({"model": self.model, "dtype": manifest.dtype, **task})
         self._common = hashlib.sha256(common.encode())
         self._parameters: tuple[Mapping[str, Any], str] = ({}, "{}")
 
@@ -453,11 +488,18 @@ class Fingerprints:
         return self.digest(task).hex()
 
     def digest(self, task: Task) -> bytes:
-        """The same as 16 bytes."""
+        """The same as 16 bytes. Raises ManifestError where an input image cannot be read."""
         known, text = self._parameters
         if task.parameters is not known:
-            text = canonical(task.parameters)
+            text = canonical(self._by_content(task))
             self._parameters = (task.parameters, text)
         digest = self._common.copy()
         digest.update(f"{task.seed}\n{text}\n{task.prompt}".encode())
         return digest.digest()[:16]
+
+    def _by_content(self, task: Task) -> Mapping[str, Any]:
+        try:
+            return self.inputs.by_content(task.parameters)
+        except InputFaultError as error:
+            where = f"prompts[{task.prompt_index}]"
+            raise ManifestError([Problem(where, f"{error} (in {self.inputs.folder})")]) from None

@@ -149,4 +149,5 @@ def _load(
         stop=rank.stop,
         replica=None if replica.is_alone else replica,
         comes_again=assignment.plan.comes_again,
+        inputs=assignment.fingerprints.inputs,
     )

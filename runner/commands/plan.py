@@ -64,7 +64,7 @@ def show(
     seen = look(loaded, folder)
     try:
         seen = seen.with_revision()
-        configs = model.configs(seen.manifest.model)
+        configs = model.configs(seen.manifest.model, seen.manifest.pipeline)
     except OfflineError as error:
         if machine is not None:
             raise
@@ -179,6 +179,7 @@ def _about(
     return {
         "model": manifest.model.id,
         "revision": manifest.model.revision,
+        "pipeline": manifest.pipeline,
         "dtype": manifest.dtype,
         "strategy": manifest.strategy.model_dump(),
         "output": str(seen.folder.dir),
@@ -208,7 +209,8 @@ def _print_json(about: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None:
 
 def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None:
     revision = f" at {about['revision']}" if about["revision"] else ""
-    answer(f"model      {about['model']}{revision}, {about['dtype']}")
+    chosen = f", {about['pipeline']}" if about["pipeline"] else ""
+    answer(f"model      {about['model']}{revision}, {about['dtype']}{chosen}")
     answer(f"output     {about['output']}")
     answer(f"parameters {_pairs(about['parameters']) or 'the defaults of the pipeline'}")
     images = f"{about['images']} from {counted(about['prompts'], 'prompt')}"

@@ -14,10 +14,12 @@ from typing import Any
 
 from runner.errors import LaunchError, ModelError
 from runner.folder.png import call_in, read_text
-from runner.manifest.load import Loaded, load
+from runner.manifest.input_images import InputFaultError, InputFiles
+from runner.manifest.load import Loaded, load, parse
 from runner.manifest.resolve import dump, to_yaml
 from runner.model import files as model
 from runner.say import cut
+from runner.units import first_few
 
 __all__ = ["compared", "manifest_text", "remake", "threads_of"]
 
@@ -39,10 +41,14 @@ def remake(image: Path, sets: Sequence[str], output: Path | None) -> tuple[Loade
             f"{image}: was made with a model in a local folder, {Path(name).name}; name that "
             f"folder: --set model=DIR"
         )
+    sums = _object(image, text, "inputs")
+    if sums and not any(assignment.startswith("inputs=") for assignment in sets):
+        values["inputs"] = _folder_of_inputs(image, [*sums])
     loaded = load(image, sets, to_yaml(values))
     if not is_named:
         _refuse_folder(image, values["model"]["id"], loaded)
     _check_model(image, _object(image, text, "model"), loaded)
+    _check_inputs(image, sums, loaded, sets)
     name = hashlib.sha256("\n".join([to_yaml(values), *sets]).encode()).hexdigest()[:8]
     return loaded, output or Path("outputs") / "remade" / f"{image.stem}-{name}"
 
@@ -124,6 +130,7 @@ def _values(image: Path, text: Mapping[str, str]) -> dict[str, Any]:
     return {
         "model": {name: spec[name] for name in names if spec.get(name) is not None},
         "dtype": text["dtype"],
+        **({"pipeline": text["pipeline"]} if "pipeline" in text else {}),
         **({"compile": True} if made.get("compiled") is True else {}),
         "seed": int(text["seed"]) if SEED.fullmatch(text["seed"]) else text["seed"],
         "parameters": call,
@@ -131,9 +138,50 @@ def _values(image: Path, text: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def _folder_of_inputs(image: Path, files: Sequence[str]) -> str:
+    """Where the paths of an image's input images start: as the output folder that it lies in has
+    noted. Raises LaunchError."""
+    for folder in image.resolve().parents:
+        recorded = folder / "manifest.yaml"
+        if recorded.is_file() and (folder / ".runner").is_dir():
+            found = parse(recorded).manifest.inputs
+            if found and Path(found).is_dir():
+                return found
+    raise LaunchError(
+        f"{image}: was made from {first_few(files)}; name the folder where this path starts: "
+        f"--set inputs=DIR"
+    )
+
+
+def _check_inputs(
+    image: Path, sums: Mapping[str, Any], loaded: Loaded, sets: Sequence[str]
+) -> None:
+    """Raises LaunchError for input images that are not there, or hold something else than those the
+    image was made from."""
+    if any(assignment.startswith("parameters.") for assignment in sets):
+        return  # which may name others
+    files = InputFiles(loaded.manifest.inputs)
+    for file, expected in sums.items():
+        try:
+            is_other = files.sha256(file) != expected
+        except InputFaultError as error:
+            raise LaunchError(
+                f"{image}: its input image {files.path(file)}: {error}; name the folder where "
+                f"{file} starts: --set inputs=DIR"
+            ) from None
+        if is_other:
+            raise LaunchError(
+                f"{image}: {files.path(file)} is not the image that it was made from; name the "
+                f"folder that has it: --set inputs=DIR"
+            )
+
+
 def _with_full_path(assignment: str) -> str:
     """`model=DIR` with a path relative to where the user stands; the rest of the model's keys stay
-    as the image has them."""
+    as the image has them. So with `inputs=DIR`."""
+    if assignment.startswith("inputs="):
+        folder = Path(assignment.partition("=")[2]).expanduser()
+        return f"inputs={json.dumps(os.path.abspath(folder))}"
     found = MODEL_SET.fullmatch(assignment)
     if found is None:
         return assignment

@@ -22,6 +22,7 @@ from runner.folder.paths import OutputFolder
 from runner.folder.png import call_in, read_text, whole
 from runner.folder.reports import image_rows
 from runner.folder.scan import scan
+from runner.manifest.input_images import without_inputs
 from runner.plan import Fingerprints, Plan, Task, canonical
 
 __all__ = ["Audit", "Fault", "audit_images", "audit_metadata", "audit_others"]
@@ -136,10 +137,11 @@ def _wrong_texts(texts: Mapping[str, str], task: Task) -> list[str]:
     said = {"prompt": task.prompt, "seed": str(task.seed)}
     wrong = [name for name, value in said.items() if texts.get(name) != value]
     try:
-        call = canonical(json.loads(call_in(texts)))
-    except (ValueError, RecursionError):
+        call = canonical(without_inputs(json.loads(call_in(texts))))
+    except (ValueError, RecursionError, AttributeError):
         call = ""
-    return wrong if call == canonical(task.parameters) else [*wrong, "call"]
+    # Input images count by their content, which the fingerprint has.
+    return wrong if call == canonical(without_inputs(task.parameters)) else [*wrong, "call"]
 
 
 def _mixed_up(

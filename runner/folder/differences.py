@@ -8,6 +8,7 @@ from typing import Any
 from runner.folder.paths import OutputFolder
 from runner.folder.png import call_in, read_text
 from runner.folder.survey import Survey
+from runner.manifest.input_images import inputs_of
 from runner.plan import Plan, Task
 from runner.say import cut
 from runner.units import first_few
@@ -74,6 +75,8 @@ class _Wanted:
             return GONE, None
         task = min(tasks, key=lambda task: _distance(text, task, index))
         before, now = _values_of(text), _values_of_task(task)
+        before |= {"content": _parsed(text.get("inputs", ""))}
+        now |= {"content": {f: self.plan.inputs.sha256(f) for _, f in inputs_of(task.parameters)}}
         if before["prompt"] != now["prompt"] and not self.plan.has_given_seeds(
             self.plan.prompts[task.prompt_index]
         ):
@@ -131,6 +134,9 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterable[str]
             yield f"{name} {_shown(now[name])}, not given before"
         elif name not in now:
             yield f"{name} {_shown(before[name])}, not given now"
+        elif name == "content":
+            changed = [file for file in now[name] if before[name].get(file, "") != now[name][file]]
+            yield from (f"{file} is another image" for file in changed if file in before[name])
         elif before[name] != now[name]:
             yield f"{name} {_shown(before[name])} → {_shown(now[name])}"
 

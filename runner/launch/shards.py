@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from runner.launch.store import Store, StoreLostError
 
-__all__ = ["open_shards", "shard", "take", "windows"]
+__all__ = ["likely_next", "open_shards", "shard", "take", "windows"]
 
 
 def shard(pending: Sequence[int], replica: int, replicas: int) -> Sequence[int]:
@@ -42,6 +42,12 @@ def take(store: Store, pending: Sequence[int], replica: int, replicas: int) -> I
             yield from _help(store, pending, replica, replicas)
             return
         yield own[place]
+
+
+def likely_next(pending: Sequence[int], number: int, replicas: int) -> int | None:
+    """The batch that a replica takes after this one, unless another one takes it first."""
+    place = pending.index(number) + replicas
+    return pending[place] if place < len(pending) else None
 
 
 def windows(numbers: Iterable[int], most: int, own: Container[int]) -> Iterator[list[int]]:

@@ -11,12 +11,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from runner.errors import ManifestError, Problem
+from runner.manifest.input_images import names_input
 from runner.manifest.schema import Manifest
 from runner.manifest.sources.open import open_prompts
 from runner.manifest.sources.prompt_list import PromptList
 from runner.manifest.sources.spec import File
 from runner.manifest.words import MAX_VALUE, dotted, explain
 from runner.manifest.yaml_tree import Node, document, set_value
+from runner.model.input_names import is_input
 from runner.say import cut
 
 __all__ = ["Loaded", "Parsed", "load", "parse"]
@@ -54,7 +56,9 @@ def load(path: Path, sets: Sequence[str] = (), text: str | None = None) -> Loade
     manifest, root, remarks = parse(path, sets, text)
     manifest = _with_model_path(manifest, root, path.parent)
     files = _prompt_files(manifest.prompts, root, path.parent)
-    prompts = open_prompts(manifest.prompts, files, root)
+    start = None if manifest.inputs else path.parent
+    prompts = open_prompts(manifest.prompts, files, root, start)
+    manifest = _with_inputs(manifest, root, path.parent, has_own=prompts.names_input)
     return Loaded(manifest, prompts, path, root, remarks)
 
 
@@ -105,6 +109,19 @@ def _with_model_path(manifest: Manifest, root: Node, folder: Path) -> Manifest:
         return manifest
     spec = manifest.model.model_copy(update={"id": str(path.resolve())})
     return manifest.model_copy(update={"model": spec})
+
+
+def _with_inputs(manifest: Manifest, root: Node, folder: Path, *, has_own: bool) -> Manifest:
+    """With the full path of the folder where those of input images start; without any for a job
+    that has no input images. `has_own`: a prompt has one."""
+    axes = {} if manifest.sweep is None else {**manifest.sweep.product, **manifest.sweep.zip}
+    used = has_own or names_input(manifest.parameters) or any(map(is_input, axes))
+    found = _path(root, ("inputs",), folder, manifest.inputs or "")
+    if manifest.inputs and not found.is_dir():
+        message = f"inputs: no folder {found.resolve()}"
+        raise ManifestError([Problem(root.walk(("inputs",)).place, message)])
+    update = {"inputs": str(found.resolve()) if used else None}
+    return manifest.model_copy(update=update)
 
 
 def _advice(path: Path) -> str:

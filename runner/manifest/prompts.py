@@ -13,10 +13,12 @@ from pydantic import (
     Field,
     JsonValue,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
 )
 
 from runner.manifest.words import MAX_VALUE
+from runner.model.input_names import is_input
 from runner.say import cut
 from runner.settings import Settings, ShortForm, Text
 
@@ -24,6 +26,7 @@ __all__ = [
     "COUNT",
     "COUNTS",
     "MAX_SEED",
+    "PROMPT_INPUTS",
     "SHORT_PROMPT",
     "Id",
     "Parameters",
@@ -60,6 +63,7 @@ CALLBACKS = re.compile(r"(prior_)?callback(_.*)?")
 TENSORS = re.compile(r".*prompt_embeds(?!_scale).*|.*prompt.*_mask(_2)?")  # made from the texts
 COUNT = "num_images_per_prompt"
 COUNTS = ("height", "width", "num_inference_steps", COUNT, "max_sequence_length")
+PROMPT_INPUTS = ("image", "mask_image", "control_image")  # parameters that are keys of a prompt
 T = TypeVar("T")
 
 
@@ -93,6 +97,8 @@ def check_name(name: str) -> None:
 
 def _check_value(name: str, value: JsonValue) -> None:
     given = cut(json.dumps(value), MAX_VALUE)
+    if is_input(name) and value is not None:
+        _check_input(value, f"{name} ")
     if is_text(name) and not isinstance(value, str | None):
         raise ValueError(f"{name} must be one text, in quotes, not {given}")
     is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
@@ -102,6 +108,17 @@ def _check_value(name: str, value: JsonValue) -> None:
         raise ValueError(f"{name} must be {MAX_COUNT} at most, not {given}")
     if any(abs(number) > MAX_FLOAT for number in _numbers(value)):
         raise ValueError(f"{name} must be within ±{MAX_FLOAT:g}, not {given}")
+
+
+def _check_input(value: JsonValue, name: str = "") -> JsonValue:
+    """An input image is a file, or a list of them. Raises ValueError."""
+    files = value if isinstance(value, list) else [value]
+    if not files or not all(isinstance(file, str) and file.strip() for file in files):
+        given = cut(json.dumps(value), MAX_VALUE)
+        raise ValueError(f"{name}must be the file of an image, or a list of them, not {given}")
+    if any("\0" in file for file in files if isinstance(file, str)):
+        raise ValueError(f"{name}must be a file: a NUL byte is in its name")
+    return value
 
 
 def _numbers(value: JsonValue) -> Iterator[int | float]:
@@ -150,6 +167,10 @@ Seeds = Annotated[
 Variations = Annotated[int, Field(ge=1, le=MAX_IMAGES)]
 Parameters = Annotated[dict[str, JsonValue], AfterValidator(_check_parameters)]
 Id = Annotated[Text, BeforeValidator(_id)]
+FILES_SCHEMA = WithJsonSchema(
+    {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+)
+InputImage = Annotated[JsonValue, AfterValidator(_check_input), FILES_SCHEMA]
 Meta = Annotated[dict[str, JsonValue], AfterValidator(_check_meta)]
 
 
@@ -207,6 +228,28 @@ class PromptItem(Settings):
         default=None, description="so many images, with seeds in a row", examples=[4]
     )
 
+    image: InputImage | None = Field(
+        default=None,
+        description="its input image, or several: files, by paths that start where the file lies "
+        "that names them",
+        examples=["photos/fox.png", ["fox.png", "hen.png"]],
+    )
+    mask_image: InputImage | None = Field(
+        default=None,
+        description="what to paint anew in its image: white",
+        examples=["masks/fox.png"],
+    )
+    control_image: InputImage | None = Field(
+        default=None, description="what guides its ControlNet", examples=["edges/fox.png"]
+    )
+
+    @field_validator(*PROMPT_INPUTS)
+    @classmethod
+    def _input_alone(cls, value: JsonValue, info: ValidationInfo) -> JsonValue:
+        if value is not None and info.field_name in (info.data.get("parameters") or {}):
+            raise ValueError("is among the parameters, too; keep one")
+        return value
+
     @field_validator("seeds")
     @classmethod
     def _seeds_alone(cls, value: list[int] | None, info: ValidationInfo) -> list[int] | None:
@@ -218,11 +261,12 @@ class PromptItem(Settings):
         return alone(info, value, "seeds", COUNT)
 
     def to_prompt(self) -> Prompt:
-        count = {} if self.variations is None else {COUNT: self.variations}
+        own = {COUNT: self.variations, **{name: getattr(self, name) for name in PROMPT_INPUTS}}
+        given = {name: value for name, value in own.items() if value is not None}
         return Prompt(
             self.prompt,
             self.seed,
-            {**self.parameters, **count},
+            {**self.parameters, **given},
             self.id,
             self.meta,
             tuple(self.seeds or ()),

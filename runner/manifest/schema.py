@@ -1,5 +1,7 @@
 """The manifest as a frozen, strict pydantic model. It needs only the file: no torch, no weights."""
 
+import difflib
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,6 +20,7 @@ from runner.manifest.name_template import parse
 from runner.manifest.prompts import COUNT, Parameters, Seed, Seeds, Variations, alone
 from runner.manifest.sources.spec import Dataset, File, ListedPrompts, Source, form_of
 from runner.manifest.sweep import Sweep
+from runner.model.pipeline_class import TASKS
 from runner.model.spec import ModelSpec
 from runner.settings import Settings, ShortForm, Text
 from runner.strategies import DataParallel, Strategy
@@ -40,6 +43,10 @@ DTYPES = {
 }
 
 
+CLASS_NAME = re.compile(r"[A-Z]\w*Pipeline\w*", re.ASCII)
+# What people write → the task.
+ALIASES = {"img2img": "image-to-image", "i2i": "image-to-image", "inpainting": "inpaint"}
+
 DTYPE_SCHEMA = WithJsonSchema({"enum": [*DTYPES, "torch.float16", "torch.bfloat16"]})
 
 
@@ -59,6 +66,15 @@ def _one_seed(value: "SeedSpec") -> "SeedSpec":
 def _name(text: str) -> str:
     parse(text)
     return text
+
+
+def _pipeline(name: str) -> str:
+    if name not in TASKS and not CLASS_NAME.fullmatch(name):
+        close = difflib.get_close_matches(name.lower(), [*TASKS, *ALIASES], n=1, cutoff=0.5)
+        meant = ALIASES.get(close[0], close[0]) if close else ""
+        hint = f"did you mean {meant}?" if meant else f"use {', '.join(TASKS)} or a class"
+        raise ValueError(f"no task, and no name of a pipeline class; {hint}")
+    return name
 
 
 class OutputSpec(Settings):
@@ -141,6 +157,18 @@ class Manifest(Settings):
     ] = Field(
         description="a list of prompts, a file or data set of them, or a list of all these",
         examples=[["a dog", {"prompt": "a cat", "seed": 7}], {"file": "prompts.csv"}],
+    )
+    pipeline: Annotated[Text, AfterValidator(_pipeline)] | None = Field(
+        default=None,
+        description="what is made with the model, where it serves several tasks: text-to-image, "
+        "image-to-image, inpaint, or a pipeline class of diffusers; the model's own if not given",
+        examples=["image-to-image", "FluxFillPipeline"],
+    )
+    inputs: Text | None = Field(
+        default=None,
+        description="the folder where the paths of input images start, relative to the manifest; "
+        "the folder of the file that names them if not given",
+        examples=["photos"],
     )
     dtype: Annotated[
         Literal["float32", "float16", "bfloat16"], BeforeValidator(_dtype), DTYPE_SCHEMA

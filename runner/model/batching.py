@@ -1,6 +1,6 @@
 """Models that make one image a call: in a batch, the others would change it."""
 
-__all__ = ["one_at_a_time"]
+__all__ = ["one_at_a_time", "takes_references"]
 
 PADDED = "pads its texts to the longest of a batch, and takes the padding for text"
 NEGATIVE = "takes no list of negative prompts"
@@ -16,9 +16,24 @@ PIPELINES = {
     "KandinskyCombinedPipeline": NEGATIVE,
     "KandinskyV22CombinedPipeline": NEGATIVE,
 }
+# A list of input images belongs to one prompt here, so that a batch has no place for its own.
+WITH_REFERENCES = (
+    "Flux2KleinKVPipeline",
+    "Flux2KleinPipeline",
+    "Flux2Pipeline",
+    "FluxKontextPipeline",
+    "QwenImageEditPlusPipeline",
+    "QwenImageEditPipeline",
+)
 SCHEDULERS = {
     "DPMSolverSDEScheduler": "draws the noise of all images of a batch from one seed",
 }
+
+
+def takes_references(pipeline_class: str) -> bool:
+    """Whether a pipeline's input images are what its prompt is about, one or several: then images
+    that have any are made one at a time."""
+    return pipeline_class in WITH_REFERENCES
 
 
 def one_at_a_time(pipeline_class: str, scheduler_class: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.errors import ModelError
 from runner.model.json_file import read_json
+from runner.model.pipeline_class import pipeline_class_of
 from runner.model.pipeline_index import index_of
 
 __all__ = ["ModelConfigs", "divisors", "takes_padded_heads"]
@@ -48,10 +49,12 @@ class ModelConfigs:
     scheduler: Mapping[str, Any]  # the scheduler's
 
     @classmethod
-    def read(cls, folder: Path, shown: str = "") -> "ModelConfigs":
-        """`shown` is what errors call the model. Raises ModelError for a folder that is no
-        pipeline, or a config that is no JSON."""
-        index = index_of(folder, shown or str(folder))
+    def read(cls, folder: Path, shown: str = "", pipeline: str | None = None) -> "ModelConfigs":
+        """`shown` is what errors call the model, `pipeline` the manifest's choice of a class.
+        Raises ModelError for a folder that is no pipeline, or a config that is no JSON."""
+        shown = shown or str(folder)
+        index = index_of(folder, shown)
+        index["_class_name"] = pipeline_class_of(index["_class_name"], pipeline, shown)
         denoiser = next((name for name in ("transformer", "unet") if index.get(name)), "")
         config, vae = (_read(folder / name / "config.json") for name in (denoiser, "vae"))
         scheduler = _read(folder / "scheduler" / "scheduler_config.json")

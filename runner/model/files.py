@@ -65,9 +65,9 @@ def local_folder(spec: ModelSpec) -> Path | None:
     return cached
 
 
-def configs(spec: ModelSpec) -> ModelConfigs:
-    """The model's configs, which need no weights. Raises ModelError, and OfflineError where the hub
-    would be asked."""
+def configs(spec: ModelSpec, pipeline: str | None = None) -> ModelConfigs:
+    """The model's configs, which need no weights; `pipeline` is the manifest's. Raises ModelError,
+    and OfflineError where the hub would be asked."""
     folder = local_folder(spec)
     if folder is None:
         patterns = [f"*{suffix}" for suffix in CONFIGS]
@@ -77,7 +77,7 @@ def configs(spec: ModelSpec) -> ModelConfigs:
                 spec.id, revision=spec.revision, allow_patterns=patterns
             ),
         )
-    return ModelConfigs.read(Path(folder), spec.id)
+    return ModelConfigs.read(Path(folder), spec.id, pipeline)
 
 
 def download(spec: ModelSpec) -> Path:

@@ -1,13 +1,15 @@
-"""What a pipeline needs besides a text, and what it makes: whether it makes images from texts."""
+"""The kind of a pipeline, by its source: what it needs besides a text, and what it makes."""
 
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from runner.model.input_names import is_input
 from runner.model.signature import PipelineCall
 from runner.model.source import nodes_of
 
-__all__ = ["needed_inputs", "needed_parameters", "product"]
+__all__ = ["Kind", "kind_of", "needed_inputs", "needed_parameters", "product"]
 
 # Arguments that are pictures. Those of adapters come with a model that a manifest cannot name.
 PICTURE = re.compile(r"(.*_)?(image|images|img|mask|video|frames|controls)(_.*)?")
@@ -46,9 +48,29 @@ PRODUCTS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a pipeline's call takes and makes."""
+
+    takes: tuple[str, ...]  # input images, needed or not
+    needs: tuple[str, ...]  # input images that each prompt must have
+    lacks: tuple[str, ...]  # what it needs and a manifest cannot give
+    returns: str  # "images", or another product in the words of PRODUCTS
+
+
+def kind_of(call: PipelineCall) -> Kind:
+    needed, made = needed_inputs(call), product(call)
+    return Kind(
+        takes=tuple(name for name in call.arguments if is_input(name)),
+        needs=tuple(name for name in needed if is_input(name)),
+        lacks=tuple(name for name in needed if not is_input(name)),
+        returns=made or "images",
+    )
+
+
 def needed_inputs(call: PipelineCall) -> list[str]:
-    """The arguments without which the call makes nothing, and which a manifest cannot give: without
-    a default, or pictures that it never compares with None."""
+    """The arguments without which the call makes nothing, and which are no plain values: without a
+    default, or pictures that it never compares with None."""
     required = [name for name in call.required if name != "prompt"]
     pictures = [] if call.name in NOT_NEEDED else _pictures(call)
     names = [name for name in (*required, *pictures) if not call.can_be_written(name)]

@@ -1,7 +1,7 @@
 """Packages that a model needs beyond those of the runner, and that are not installed."""
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ MODULES = {"opencv": "cv2", "invisible_watermark": "imwatermark", "quanto": "opt
 PACKAGES = {"cv2": "opencv-python", "imwatermark": "invisible-watermark", "bs4": "beautifulsoup4"}
 
 
-def check_packages(index: dict[str, Any], folder: Path, shown: str) -> None:
+def check_packages(index: Mapping[str, Any], folder: Path, shown: str) -> None:
     """Raises ModelError with the install line for what the pipeline's code, its components or
     quantized weights need."""
     lacking = {
@@ -46,7 +46,7 @@ def check_packages(index: dict[str, Any], folder: Path, shown: str) -> None:
         raise ModelError(f"{shown}: {what}; install it: pip install {' '.join(sorted(lacking))}")
 
 
-def _needs(index: dict[str, Any], folder: Path) -> Iterator[tuple[str, str, str]]:
+def _needs(index: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str, str]]:
     """What needs it, the module, and the package that has it."""
     pipeline, components = index["_class_name"], components_of(index)
     if isinstance(pipeline, str):

@@ -82,7 +82,8 @@ def receive(rank: Rank) -> Assignment:
         )
     resolved = Resolved.model_validate(values["resolved"])
     manifest = fill(loaded.manifest, resolved)
-    fingerprints = Fingerprints(manifest, model.identity(manifest.model))
+    plan = Plan(manifest, loaded.prompts, loaded.root)
+    fingerprints = Fingerprints(manifest, model.identity(manifest.model), plan.inputs)
     if values["common"] != fingerprints.common:
         raise ModelError(
             f"{manifest.model.id}: its files on this host are not those of rank 0's host; copy "
@@ -96,7 +97,7 @@ def receive(rank: Rank) -> Assignment:
         begun=time.monotonic() - values["age_s"],
         resolved=resolved,
         manifest=manifest,
-        plan=Plan(manifest, loaded.prompts, loaded.root),
+        plan=plan,
         fingerprints=fingerprints,
         pending=pending,
         compares_first=values["compares_first"],
@@ -106,5 +107,5 @@ def receive(rank: Rank) -> Assignment:
 
 def checksum(loaded: Loaded) -> int:
     """Of what the manifest says and all its prompts: every rank reads the files for itself."""
-    text = loaded.manifest.model_dump_json(exclude={"model", "prompts"})
+    text = loaded.manifest.model_dump_json(exclude={"model", "prompts", "inputs"})
     return zlib.crc32(text.encode(), loaded.prompts.checksum())

@@ -52,7 +52,13 @@ def find_batch_sizes(
         folder = model.local_folder(spec) or model.download(spec)
         device = set_device(world, share=strategy.shares_node)
         renderer = load(
-            manifest, folder, device=device, world=world, stop=stop, comes_again=plan.comes_again
+            manifest,
+            folder,
+            device=device,
+            world=world,
+            stop=stop,
+            comes_again=plan.comes_again,
+            inputs=plan.inputs,
         )
     replicas = strategy.layout(world).replicas * (rank.job.part[1] if rank.job.part else 1)
     note, warms_up = rank.folder.trial, manifest.compile

@@ -26,6 +26,7 @@ from runner.manifest.sources.prompt_list import Inline
 from runner.model import files as model
 from runner.model.json_file import read_json
 from runner.plan import Fingerprints, Plan
+from runner.prepare.inputs import check_inputs_there
 from runner.units import first_few
 
 __all__ = ["Look", "look", "recorded_in"]
@@ -68,6 +69,7 @@ class Look:
     def plan(self) -> Plan:
         """Raises ManifestError; FolderError where a seed would be drawn beside finished images."""
         plan = Plan(self.manifest, self.loaded.prompts, self.loaded.root)
+        check_inputs_there(plan)
         check_names(plan, self.folder.template)
         if self.is_drawn:
             refuse_to_draw(self.folder, plan)
@@ -81,7 +83,7 @@ class Look:
     @functools.cached_property
     def fingerprints(self) -> Fingerprints:
         identity = model.identity(self.manifest.model, self.model_files)
-        return Fingerprints(self.manifest, identity)
+        return Fingerprints(self.manifest, identity, self.plan.inputs)
 
     @functools.cached_property
     def record(self) -> MergedRecord:

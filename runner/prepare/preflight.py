@@ -14,12 +14,17 @@ from runner.errors import ModelError, Problem
 from runner.manifest.schema import Manifest
 from runner.manifest.suggestions import nearest, place_of
 from runner.model.configs import ModelConfigs
-from runner.model.kinds import needed_inputs, needed_parameters, product
+from runner.model.input_names import is_input
+from runner.model.kinds import kind_of, needed_parameters
+from runner.model.packages import check_packages
+from runner.model.pipeline_index import components_of
+from runner.model.requirements import required_components
 from runner.model.schedules import schedule_fault
 from runner.model.signature import PipelineCall, pipeline_call
 from runner.model.source import class_of
 from runner.model.spec import ModelSpec
 from runner.plan import Plan
+from runner.prepare.inputs import check_input_images, missing_inputs, other_task
 from runner.prepare.sizes import replaced_sizes, rounded_sizes
 from runner.prepare.values import value_faults
 
@@ -27,7 +32,7 @@ __all__ = ["check"]
 
 MAX_PROBLEMS = 100  # the rest would only hide the first
 
-# Arguments for inputs that a manifest has no keys for: images, LoRAs, adapters, another model's
+# Arguments for inputs that a manifest has no keys for: videos, LoRAs, adapters, another model's
 # output.
 IMAGES = re.compile(
     r"(.*_)?(image|images|mask|masks|video)|strength|(negative_)?ip_adapter_image_embeds"
@@ -62,9 +67,13 @@ def check(plan: Plan, configs: ModelConfigs) -> None:
     spec, name = plan.manifest.model, configs.index["_class_name"]
     call = _call_of(spec, name) if isinstance(name, str) else None  # else the model's own code
     if call is not None:
+        if plan.manifest.pipeline:
+            _check_class(spec, call, configs)
         _refuse(_unknown(plan, call))
         _refuse(_missing(plan, call))
+        _refuse(missing_inputs(plan, call))
         _refuse(_type_faults(plan, call))
+    check_input_images(plan)
     scheduler = configs.scheduler_class, configs.scheduler
     if call is not None and (fault := schedule_fault(call, *scheduler)):
         raise ModelError(f"{spec.id}: {fault}")
@@ -88,21 +97,33 @@ def _call_of(spec: ModelSpec, class_name: str) -> PipelineCall:
             raise ModelError(f"{spec.id}: {class_name} has no call that makes images")
         raise ModelError(f"{spec.id}: diffusers {version} has no {class_name}")
     if reason := _other_kind(call):
-        remedy = "use a model that makes images from texts alone"
+        remedy = "use a model that makes images from texts, or from texts and images"
         raise ModelError(f"{spec.id}: {class_name} {reason}; {remedy}")
     return call
 
 
+def _check_class(spec: ModelSpec, call: PipelineCall, configs: ModelConfigs) -> None:
+    """Raises ModelError for a class that needs more than the model has."""
+    has = components_of(configs.index)
+    lacking = [part for part in required_components(call.name) if part not in has]
+    if lacking:
+        raise ModelError(
+            f"{spec.id}: {call.name} needs {', '.join(lacking)}, which this model lacks; use "
+            f"another pipeline or model"
+        )
+    check_packages(configs.index, configs.folder, spec.id)
+
+
 def _other_kind(call: PipelineCall) -> str:
-    """Why a pipeline makes no images from texts alone; empty if it does."""
-    if made := product(call):
-        return f"makes {made}"
+    """Why a pipeline makes no images from texts and input images; empty if it does."""
+    kind = kind_of(call)
+    if kind.returns != "images":
+        return f"makes {kind.returns}"
     if "prompt" not in call.arguments:
         return "takes no prompt"
     if "generator" not in call.arguments:
         return "takes no generator, so that its images would not depend on the seed"
-    inputs = needed_inputs(call)
-    return f"needs {', '.join(inputs)}, which a manifest cannot give" if inputs else ""
+    return f"needs {', '.join(kind.lacks)}, which a manifest cannot give" if kind.lacks else ""
 
 
 def _missing(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
@@ -127,12 +148,16 @@ def _unknown(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
 
 
 def _is_usable(call: PipelineCall, name: str) -> bool:
+    if is_input(name):
+        return name in call.arguments
     return call.can_be_written(name) and not (name == "prompt" or UNUSABLE.fullmatch(name))
 
 
 def _why_not(call: PipelineCall, name: str) -> str:
+    if is_input(name) or name == "strength":
+        return f"takes no {name}; {other_task(call, name)}"
     if IMAGES.fullmatch(name):
-        return f"gets no {name} here: images are made from texts alone; leave it out"
+        return f"gets no {name} here: a manifest cannot give it; leave it out"
     if name in call.arguments:
         return f"takes {name}, but a manifest cannot give it: {call.wants(name)}; leave it out"
     return f"takes no {name}"
@@ -153,7 +178,7 @@ def _type_faults(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
 
     def misfits(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for name, value in parameters.items():
-            if not call.takes(name, value):
+            if not (is_input(name) or call.takes(name, value)):
                 yield name, json.dumps(value, ensure_ascii=False)[:60]
 
     for prompt, parameters, (name, given) in plan.each_once(misfits):
@@ -195,6 +220,7 @@ def _objections(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
 
     def reasons(parameters: Mapping[str, Any]) -> Iterator[str]:
         reason = call.objection(parameters)
+        parameters = {name: 0 for name in parameters if not is_input(name)}  # which it never saw
         if _named(reason, parameters):
             yield reason
 

@@ -13,6 +13,10 @@ from runner.strategies import StrategyBase
 __all__ = ["compares_first_image", "note_comparison", "unproven"]
 
 
+# Keys of a manifest that an image depends on besides its prompt, and what it is made with.
+PIXELS = ("model", "pipeline", "dtype", "strategy", "compile", "versions")
+
+
 def unproven(strategy: StrategyBase, configs: ModelConfigs) -> str:
     """A remark, or "" where a test proves this pipeline right with this strategy."""
     name = configs.index["_class_name"]
@@ -48,5 +52,5 @@ def _is_noted(folder: OutputFolder, manifest: Manifest) -> bool:
 
 def _name_of(manifest: Manifest) -> str:
     """Of what an image depends on besides its prompt: a later launch may change any of it."""
-    what = manifest.model_dump_json(include={"model", "dtype", "strategy", "compile", "versions"})
+    what = manifest.model_dump_json(include={*PIXELS})
     return hashlib.sha256(what.encode()).hexdigest()[:32]

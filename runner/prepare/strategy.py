@@ -12,6 +12,7 @@ from runner.model.configs import ModelConfigs
 from runner.model.weights import component_bytes
 from runner.plan import Plan, Task
 from runner.prepare.effects import without_effect
+from runner.prepare.inputs import strategy_fault
 from runner.prepare.preflight import check
 from runner.prepare.proof import unproven
 from runner.render import compiled
@@ -31,7 +32,7 @@ def check_here(plan: Plan, world: World) -> tuple[Resolution, ModelConfigs]:
     device = set_device(world)
     if device.type == "cpu" and manifest.dtype == "float16":
         raise StrategyError("dtype float16 needs a GPU, and there is none; use float32 or bfloat16")
-    configs = model.configs(manifest.model)
+    configs = model.configs(manifest.model, manifest.pipeline)
     check(plan, configs)
     found = settle(plan, conditions_of(plan, configs, world, device.type), world)
     kept = compiled.check_machine(device) if manifest.compile else ""
@@ -51,6 +52,8 @@ def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
         )
     if plan.manifest.compile:
         compiled.check(conditions, strategy, plan.manifest.on_out_of_memory)
+    if fault := strategy_fault(plan, strategy):
+        raise StrategyError(fault)
     configs = conditions.configs
     of_model = (_one_at_a_time(plan, configs), unproven(strategy, configs))
     remarks = [*found.remarks, *without_effect(plan, configs), *filter(None, of_model)]

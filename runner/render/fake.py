@@ -33,6 +33,9 @@ class FakePipeline:
         pixels = torch.from_numpy(np.stack([self._pixels(task) for task in tasks]))
         return pixels.permute(0, 3, 1, 2).float() / 255
 
+    def expect(self, tasks: Sequence[Task], later: Sequence[Task]) -> None:
+        """No file is read ahead."""
+
     def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
         """Every batch is made for itself."""
 

@@ -14,6 +14,7 @@ import torch
 from runner.launch.replica import Replica
 from runner.launch.stop import Stop
 from runner.launch.world import World
+from runner.manifest.input_images import InputFiles
 from runner.manifest.schema import Manifest
 from runner.model.configs import ModelConfigs
 from runner.plan import Task
@@ -64,8 +65,12 @@ class ModelSource:
         import diffusers
 
         spec = self.manifest.model
+        pipeline_class = diffusers.DiffusionPipeline
+        if self.manifest.pipeline:
+            configs = ModelConfigs.read(self.folder, spec.id, self.manifest.pipeline)
+            pipeline_class = getattr(diffusers, configs.pipeline_class)
         with model_faults(spec.id):
-            pipe = diffusers.DiffusionPipeline.from_pretrained(
+            pipe = pipeline_class.from_pretrained(
                 self.folder,
                 dtype=self.dtype,
                 trust_remote_code=spec.trust_remote_code,
@@ -114,9 +119,11 @@ def load(
     stop: Stop,
     replica: Replica | None = None,
     comes_again: Callable[[Task], bool] = lambda task: False,
+    inputs: InputFiles | None = None,
 ) -> Pipeline:
-    """The manifest's pipeline from a model folder, where its strategy puts it. Raises ModelError
-    for whatever is wrong with the model."""
+    """The manifest's pipeline from a model folder, where its strategy puts it; `inputs` are the
+    files that fingerprints are made from. Raises ModelError for whatever is wrong with the model.
+    """
     pipe = _load(manifest, folder, manifest.strategy, device, world)
     if manifest.compile:
         compile_blocks(pipe, manifest.dtype)
@@ -133,6 +140,7 @@ def load(
         on_out_of_memory=manifest.on_out_of_memory,
         on_flagged=manifest.on_flagged,
         replica=replica,
+        inputs=inputs or InputFiles(manifest.inputs),
         comes_again=comes_again,
         is_compiled=manifest.compile,
     )

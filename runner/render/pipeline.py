@@ -20,13 +20,15 @@ from runner.launch.device_errors import is_fatal, is_out_of_memory
 from runner.launch.devices import free_memory
 from runner.launch.replica import Replica
 from runner.launch.stop import Stop
-from runner.model.batching import one_at_a_time
+from runner.manifest.input_images import InputFaultError, InputFiles, inputs_of, names_input
+from runner.model.batching import one_at_a_time, takes_references
 from runner.model.signature import as_call_values
 from runner.model.text_memory import text_memory
 from runner.model.truncation import truncation_of
 from runner.plan import Task, is_text
 from runner.render.compiled import is_compile_error, uncompile_blocks
 from runner.render.exactness import device_facts, exactness_of, limits_of
+from runner.render.inputs import InputImages
 from runner.render.memory import Ladder, is_known_to_overflow, vae_in_float32
 from runner.render.noise import Noise, SharedNoiseError
 from runner.render.picture import as_tensor, flags_of, output_type_of, to_pixels, wrong_size
@@ -76,6 +78,7 @@ class Pipeline:
         on_out_of_memory: str = "fail",
         on_flagged: str = "keep",
         replica: Replica | None = None,
+        inputs: InputFiles | None = None,
         comes_again: Callable[[Task], bool] = lambda task: False,
         is_compiled: bool = False,
     ) -> None:
@@ -91,12 +94,15 @@ class Pipeline:
         self._is_trial = False
         inner = getattr(pipe, "pipe", pipe)  # diffusers' own, where a strategy made one around it
         self.output_type = output_type_of(inner)
+        self.inputs = InputImages(inputs or InputFiles(None))
         self.noise = Noise(inner, tuple(inner.components), device)
         self._around: Callable[[Any], contextlib.AbstractContextManager[None]] = self.noise.of
         if hasattr(pipe, "around_call"):  # it makes the calls in its own time
             pipe.around_call, self._around = self.noise.of, contextlib.nullcontext
         scheduler = type(getattr(inner, "scheduler", None)).__name__
-        self._is_one_at_a_time = bool(one_at_a_time(type(inner).__name__, scheduler))
+        name = type(inner).__name__
+        self._is_one_at_a_time = bool(one_at_a_time(name, scheduler))
+        self._takes_references = takes_references(name)
         self._unsafe: list[bool] = []  # which images of the last call a safety checker found
         self.has_images = replica is None or replica.layout.is_leader
         self.about: dict[str, Any] = {
@@ -118,7 +124,7 @@ class Pipeline:
     def tries(self, tasks: Sequence[Task]) -> bool:
         """Make a batch and drop it: whether it could be made whole. Raises DroppedError at the next
         step once a stop was asked for."""
-        if self._is_one_at_a_time and len(tasks) > 1:
+        if self._are_singles(tasks) and len(tasks) > 1:
             return False
         self._is_trial = True
         try:
@@ -132,7 +138,7 @@ class Pipeline:
         is a GaveUpError after several images in a row for which there was no memory."""
         results: list[Result] = []
         whole = _Part(tasks, degraded)
-        parts = whole.singles() if self._is_one_at_a_time else [whole]  # still to make, in order
+        parts = whole.singles() if self._are_singles(tasks) else [whole]  # still to make, in order
         try:
             while parts:
                 part = parts.pop(0)
@@ -149,6 +155,18 @@ class Pipeline:
         finally:
             self.ladder.end_image()
         return Rendered(results)
+
+    def expect(self, tasks: Sequence[Task], later: Sequence[Task]) -> None:
+        """Read the input images of the tasks that are rendered next, and of those after them."""
+        self.inputs.expect(tasks, later)
+
+    def _are_singles(self, tasks: Sequence[Task]) -> bool:
+        """Whether each image of a batch has a call of its own. A call takes one input image a
+        prompt: a list is of one prompt."""
+        parameters = tasks[0].parameters
+        has_several = any(isinstance(parameters[name], list) for name, _ in inputs_of(parameters))
+        is_reference = self._takes_references and names_input(parameters)
+        return self._is_one_at_a_time or has_several or is_reference
 
     def _again(self, part: _Part, failure: Failure) -> list[_Part]:
         """What to make instead of a part that failed; nothing where the failure stands."""
@@ -229,6 +247,7 @@ class Pipeline:
                 raise
             kind = kind_of(error, is_compiled="compiled" in self.about)
             words = NOT_FINITE if kind == "non-finite" else f"{type(error).__name__}: {error}"
+            words = str(error) if kind == "input" else words
             failure = Failure(tasks[0], kind, words, traceback.format_exc())
         if self.replica is not None:
             verdict = self.replica.agree_on((failure.kind, failure.error) if failure else None)
@@ -298,6 +317,7 @@ class Pipeline:
             arguments["callback_on_step_end"] = self._on_step(time.monotonic())
         return {
             **arguments,
+            **self.inputs.of_call(tasks),
             "prompt": tasks[0].prompt if single else [task.prompt for task in tasks],
             "generator": generators[0] if single else generators,
             "output_type": self.output_type,
@@ -353,4 +373,6 @@ def kind_of(error: Exception, *, is_compiled: bool) -> str:
         return "non-finite"
     if isinstance(error, SharedNoiseError):
         return "shared-noise"
+    if isinstance(error, InputFaultError):
+        return "input"
     return "compile" if is_compiled and is_compile_error(error) else "error"

@@ -33,8 +33,9 @@ class Failure:
     """An image that could not be made."""
 
     task: Task
-    # error, non-finite, wrong-size, out-of-memory, flagged, skipped, write, taken, replica-lost; in
-    # a journal also crashed. After compile and shared-noise the images are tried in another way.
+    # error, input, non-finite, wrong-size, out-of-memory, flagged, skipped, write, taken,
+    # replica-lost; in a journal also crashed. After compile and shared-noise the images are tried
+    # in another way.
     kind: str
     error: str
     trace: str = ""
@@ -60,6 +61,10 @@ class Renderer(Protocol):
     def images(self, tasks: Sequence[Task]) -> Any:
         """A tensor of images (B, C, H, W) of one call, floats from 0 to 1 or bytes, and nothing
         else."""
+
+    def expect(self, tasks: Sequence[Task], later: Sequence[Task]) -> None:
+        """Announce the batch that is rendered next, and the one that is likely to follow: what they
+        need from disk is read in the background."""
 
     def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
         """Announce the batches that will be rendered next."""

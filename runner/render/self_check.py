@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from runner.launch.devices import free_memory
 from runner.launch.world import World
+from runner.manifest.input_images import InputFiles
 from runner.manifest.schema import Manifest
 from runner.plan import Task
 
@@ -31,13 +32,15 @@ def plain_image(
     `output_type="pil"`. Its model is gone when this returns. Raises whatever the call raises."""
     import torch
 
+    from runner.render.inputs import InputImages
     from runner.render.load import load_plain
 
     pipe = load_plain(manifest, folder, device, world)
+    inputs = InputImages(InputFiles(manifest.inputs))
     try:
         generator = torch.Generator("cpu").manual_seed(task.seed)
         called = pipe(
-            **{**task.parameters, "prompt": task.prompt},
+            **{**task.parameters, **inputs.of(task), "prompt": task.prompt},
             generator=generator,
             output_type="pil",
         )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.manifest.input_images import inputs_of
 from runner.manifest.schema import Manifest
 from runner.plan import Fingerprints, own
 from runner.render.results import Image
@@ -32,6 +33,8 @@ def texts(image: Image, manifest: Manifest, fingerprints: Fingerprints) -> Mappi
         "seed": str(task.seed),
         "call": dict(task.parameters),
         "model": {"id": name, **fingerprints.model},
+        **({"pipeline": manifest.pipeline} if manifest.pipeline else {}),
+        **_inputs(image, fingerprints),
         "dtype": manifest.dtype,
         "index": str(task.index),
         **own(task),
@@ -39,6 +42,13 @@ def texts(image: Image, manifest: Manifest, fingerprints: Fingerprints) -> Mappi
         "versions": manifest.versions,
         "made": {key: value for key, value in image.made.items() if key != "seconds"},
     }
+
+
+def _inputs(image: Image, fingerprints: Fingerprints) -> dict[str, Any]:
+    """The input images by their names, and the sums of what was in them."""
+    files = dict.fromkeys(file for _, file in inputs_of(image.task.parameters))
+    sums = {file: fingerprints.inputs.sha256(file) for file in files}
+    return {"inputs": sums} if sums else {}
 
 
 def _for_other_programs(image: Image, model: str) -> str:

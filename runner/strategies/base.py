@@ -132,6 +132,11 @@ class StrategyBase(Settings):
         return self.kind
 
     @property
+    def takes_input_images(self) -> bool:
+        """Whether its pipelines can be given input images."""
+        return False
+
+    @property
     def tries_batches(self) -> bool:
         """Whether one rank alone can find the fastest batch size for all."""
         return False

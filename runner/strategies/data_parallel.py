@@ -29,6 +29,10 @@ class DataParallel(StrategyBase):
         return Exactness("exact")
 
     @property
+    def takes_input_images(self) -> bool:
+        return True
+
+    @property
     def tries_batches(self) -> bool:
         return True
 

@@ -99,6 +99,10 @@ class DeviceMap(StrategyBase):
         return Exactness("exact") if self.phases else super().exactness
 
     @property
+    def takes_input_images(self) -> bool:
+        return not self.phases
+
+    @property
     def tries_batches(self) -> bool:
         return not self.phases  # a call alone would load the components for itself
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from runner.cli import main
 from runner.errors import ExitCode
@@ -60,6 +61,7 @@ def refusal(
         folder = tmp_path / "model"
         folder.mkdir(exist_ok=True)
         (folder / "model_index.json").write_text(json.dumps({"_class_name": pipeline}))
+        Image.new("RGB", (8, 8)).save(tmp_path / "in.png")
         path = manifest(model=str(folder), parameters={name: value}, prompts=["a cat"])
         code = main(["plan", str(path)])
         assert code in (ExitCode.COMPLETE, ExitCode.REFUSED)
@@ -78,8 +80,8 @@ def test_a_misspelt_name(refusal: Callable[..., str], pipeline: str, typo: str, 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("image", "in.png", "gets no image here: images are made from texts alone; leave it out"),
-        ("strength", 0.5, "gets no strength here: images are made from texts alone; leave it out"),
+        ("image", "in.png", "takes no image; add pipeline: image-to-image"),
+        ("strength", 0.5, "takes no strength; add pipeline: image-to-image"),
         ("ip_adapter_image", "in.png", "gets no ip_adapter_image here"),
         ("cross_attention_kwargs", {"scale": 1.0}, "takes cross_attention_kwargs, but a manifest"),
         ("scheduler", "euler", "takes no scheduler"),
@@ -99,9 +101,10 @@ def test_what_a_call_with_kwargs_would_swallow(
 @pytest.mark.parametrize(
     ("pipeline", "words"),
     [
-        ("WanPipeline", "makes videos; use a model that makes images from texts alone"),
-        ("FluxFillPipeline", "needs image, mask_image, which a manifest cannot give; use a model"),
-        ("StableDiffusionControlNetPipeline", "needs image, which a manifest cannot give"),
+        ("WanPipeline", "makes videos; use a model that makes images from texts, or from"),
+        ("FluxFillPipeline", "needs image, an input image; add image: FILE"),
+        ("FluxFillPipeline", "needs mask_image, an input image; add mask_image: FILE"),
+        ("StableCascadeDecoderPipeline", "needs image_embeddings, which a manifest cannot give"),
         ("StableVideoDiffusionPipeline", "makes videos"),
         ("MarigoldDepthPipeline", "takes no prompt"),
         ("FluxPriorReduxPipeline", "makes an image's embedding for another pipeline"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from runner.manifest.prompts import COUNTS, Prompt, PromptItem, is_text
+from runner.manifest.prompts import COUNTS, PROMPT_INPUTS, Prompt, PromptItem, is_text
 from runner.manifest.sources.records import Fields
 from runner.manifest.sources.spec import OWN_KEYS, Source
 from runner.manifest.suggestions import CALL_ARGUMENTS, SYNONYMS
@@ -22,7 +22,12 @@ NEAR = 0.85  # by difflib's ratio: a name as near as this is a slip of the pen
 EXTRA = ""  # in place of a key
 DIGITS = re.compile(r"[0-9]{1,1000}", re.ASCII)
 NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?([eE][-+]?[0-9]{1,3})?", re.ASCII)
-JSON_KEYS = {"parameters": '{"width": 512}', "meta": '{"series": 3}', "seeds": "[7, 21]"}
+JSON_KEYS = {
+    "parameters": '{"width": 512}',
+    "meta": '{"series": 3}',
+    "seeds": "[7, 21]",
+    **dict.fromkeys(PROMPT_INPUTS, '["a.png", "b.png"]'),
+}
 WHOLE_KEYS = ("id", "seed", "variations", *COUNTS)
 MAX_NAMES = 12  # of columns in a message
 
@@ -200,6 +205,8 @@ class Columns:
 
 def _read(key: str, text: str) -> Any:
     """The value that a text stands for."""
+    if key in PROMPT_INPUTS and not text.startswith("["):
+        return text
     if key in JSON_KEYS:
         try:
             return json.loads(text)

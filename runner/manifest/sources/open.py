@@ -1,5 +1,6 @@
 """The prompts of a manifest, from wherever it has them."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,11 @@ READERS: dict[str, Callable[[Path, str], Records]] = {
 }
 
 
-def open_prompts(prompts: Any, files: Sequence[Path], root: Node) -> PromptList:
-    """`prompts` of a manifest; `files` are those of its sources that have one, in order. Raises
-    ManifestError."""
+def open_prompts(
+    prompts: Any, files: Sequence[Path], root: Node, folder: Path | None = None
+) -> PromptList:
+    """`prompts` of a manifest; `files` are those of its sources that have one, in order. `folder`
+    is the manifest's, where files name input images from their own folder. Raises ManifestError."""
     items: Sequence[Any] = prompts if isinstance(prompts, tuple) else (prompts,)
     paths = iter(files)
     lists: list[PromptList] = []
@@ -53,24 +56,34 @@ def open_prompts(prompts: Any, files: Sequence[Path], root: Node) -> PromptList:
         lists += _inline(listed, root)
         listed = []
         path = next(paths) if isinstance(item, File) else None
-        lists.append(_from_source(item, path, root.walk(("prompts", number)).place))
+        place, start = root.walk(("prompts", number)).place, _seen_from(folder, path)
+        lists.append(_from_source(item, path, place, start))
     lists += _inline(listed, root)
     found = lists[0] if len(lists) == 1 else Joined(lists)
     found.refuse_repeated_ids()
     return found
 
 
-def _from_source(item: Any, path: Path | None, place: str) -> FromSource:
+def _from_source(item: Any, path: Path | None, place: str, start: str) -> FromSource:
     """A source that stands at `place` in the manifest. The place is named where the source as a
     whole is wrong: it may be that another one is meant."""
     shown = str(path or item.dataset)
     try:
-        return FromSource(records_of(item, path) if path else DatasetRows(item), item)
+        return FromSource(records_of(item, path) if path else DatasetRows(item), item, start)
     except ManifestError as error:
         if not any(problem.place == shown for problem in error.problems):
             raise
         whole = [Problem(place, str(problem)) for problem in error.problems]
         raise ManifestError(whole) from None
+
+
+def _seen_from(folder: Path | None, path: Path | None) -> str:
+    """The folder of a prompt file, or the folder that it is; "" where that is `folder` itself."""
+    if folder is None or path is None:
+        return ""
+    own = path if path.is_dir() else path.parent
+    found = os.path.relpath(own, folder)
+    return "" if found == "." else found
 
 
 def _inline(items: Sequence[tuple[int, PromptItem]], root: Node) -> list[PromptList]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runner.errors import InterruptedRunError, ManifestError, Problem
+from runner.manifest.input_images import from_folder, names_input
 from runner.manifest.prompts import Prompt, repeated, text_sums
 from runner.manifest.sources.columns import Columns, faults
 from runner.manifest.sources.records import Fields, Records
@@ -58,6 +59,11 @@ class PromptList(Sequence[Prompt]):
     @abstractmethod
     def id_sums(self) -> Iterable[int]:
         """Hashes of the ids that may not be there twice, by this process's own hash function."""
+
+    @property
+    @abstractmethod
+    def names_input(self) -> bool:
+        """Whether any prompt has an input image."""
 
     @abstractmethod
     def overrides(self) -> Iterator[Overrides]:
@@ -111,6 +117,10 @@ class Inline(PromptList):
     def id_sums(self) -> Iterator[int]:
         return (hash(item.id) for item in self.prompts if item.id is not None)
 
+    @property
+    def names_input(self) -> bool:
+        return any(names_input(item.parameters) for item in self.prompts)
+
     def overrides(self) -> Iterator[Overrides]:
         return map(Overrides.of, self.prompts)
 
@@ -124,9 +134,12 @@ class FromSource(PromptList):
     InterruptedRunError. Records that are added at the end are ignored.
     """
 
-    def __init__(self, records: Records, spec: Source) -> None:
+    def __init__(self, records: Records, spec: Source, folder: str = "") -> None:
+        """`folder` is where the paths of input images start, seen from the manifest's."""
         self._records = records
         self._spec = spec
+        self._folder = folder
+        self._names_input = False
         self._columns = Columns(spec, is_text=records.is_text, names=records.names())
         self._places, self._sums = array("Q"), array("I")
         self._text_sums, self._id_sums = array("I"), array("q")
@@ -139,7 +152,7 @@ class FromSource(PromptList):
         found = _Faults(self._records)
         for place, record, fields in self._chosen(found):
             try:
-                prompt = self._columns.prompt(fields)
+                prompt = self._checked(fields)
             except (ValueError, RecursionError) as error:
                 found.add(place, error)
                 if found.are_many:
@@ -199,6 +212,7 @@ class FromSource(PromptList):
         self._sums.append(self._records.sum(record))
         self._text_sums.extend(text_sums(prompt.prompt, prompt.parameters))
         self._has_overrides.append(Overrides.of(prompt) != NONE)
+        self._names_input |= bool(prompt.parameters) and names_input(prompt.parameters)
         if prompt.id is not None and not self._spec.repeat_ids:
             self._id_sums.append(hash(prompt.id))
 
@@ -217,7 +231,13 @@ class FromSource(PromptList):
             self._add(place, record, self._prompt(record))
 
     def _prompt(self, record: Any) -> Prompt:
-        return self._columns.prompt(self._records.fields(record) or {})
+        return self._checked(self._records.fields(record) or {})
+
+    def _checked(self, fields: Fields) -> Prompt:
+        prompt = self._columns.prompt(fields)
+        if prompt.parameters and self._folder:
+            return prompt._replace(parameters=from_folder(prompt.parameters, self._folder))
+        return prompt
 
     def __len__(self) -> int:
         return len(self._places)
@@ -241,6 +261,10 @@ class FromSource(PromptList):
 
     def id_sums(self) -> Iterable[int]:
         return self._id_sums
+
+    @property
+    def names_input(self) -> bool:
+        return self._names_input
 
     def overrides(self) -> Iterator[Overrides]:
         places = itertools.compress(itertools.count(), self._has_overrides)
@@ -299,6 +323,10 @@ class Joined(PromptList):
 
     def id_sums(self) -> Iterator[int]:
         return itertools.chain.from_iterable(found.id_sums() for found in self._lists)
+
+    @property
+    def names_input(self) -> bool:
+        return any(found.names_input for found in self._lists)
 
     def overrides(self) -> Iterator[Overrides]:
         return itertools.chain.from_iterable(found.overrides() for found in self._lists)
