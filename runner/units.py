@@ -4,6 +4,7 @@ Only ASCII digits are read, and no size is larger than any machine has.
 """
 
 import re
+import shlex
 from collections.abc import Sequence
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "duration",
     "first_few",
     "gib",
+    "install_line",
     "one_line",
     "whole_number",
 ]
@@ -55,6 +57,11 @@ def counted(number: int, word: str) -> str:
     """`1 batch`, `2 batches`."""
     plural = f"{word}es" if word.endswith(("s", "x", "ch")) else f"{word}s"
     return f"{number} {word if number == 1 else plural}"
+
+
+def install_line(*packages: str) -> str:
+    """`pip install pyarrow`: by their own names, since nothing else is right in any folder."""
+    return f"pip install {shlex.join(packages)}"
 
 
 def first_few(items: Sequence[object], most: int = 8) -> str:

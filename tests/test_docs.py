@@ -11,6 +11,7 @@ from support.launch import plan_of
 
 from runner.cli import main
 from runner.manifest.load import load
+from runner.units import install_line
 
 HOME = Path(__file__).parents[1]
 README = (HOME / "README.md").read_text(encoding="utf-8")
@@ -85,6 +86,13 @@ def test_other_output_is_noticed(tmp_path: Path) -> None:
 def test_the_page_of_commands_is_their_help() -> None:
     page = TOOL["HELP"].read_text(encoding="utf-8")
     assert page.split() == TOOL["help_page"]().split(), "make docs"  # argparse wraps as it likes
+
+
+def test_no_line_installs_a_stranger() -> None:
+    """Outside a checkout, pip would take another package of this name."""
+    for path in [*DOCUMENTS, *MANIFESTS, *HOME.glob("runner/**/*.py")]:
+        assert not re.search(r"pip install[^\n]*\brunner\b", path.read_text()), path
+    assert install_line("pyarrow", "a>=1", "b==2") == "pip install pyarrow 'a>=1' b==2"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)

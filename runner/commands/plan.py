@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.commands.compare import compare, table
 from runner.errors import FolderError, OfflineError, StrategyError
+from runner.folder.differences import made_again
 from runner.folder.paths import OutputFolder, os_errors_as_refusals
 from runner.folder.refuse import refuse
 from runner.launch.devices import Machine
@@ -118,11 +119,11 @@ def _remarks(seen: Look) -> list[str]:
 
 
 def _places(seen: Look, remarks: list[str]) -> dict[str, int] | None:
-    """How many images a run would keep, move and make; None for a long list. What it would refuse
-    is a remark."""
+    """How many images a run would keep, move and make, how many of those again, and how many are no
+    longer in the list; None for a long list. What it would refuse is a remark."""
     folder = seen.folder
     if not folder.dir.is_dir():
-        return {"stay": 0, "move": 0, "make": len(seen.plan), "gone": 0}
+        return {"stay": 0, "move": 0, "make": len(seen.plan), "again": 0, "gone": 0}
     if len(seen.plan) > LOOK_AT:
         remarks.append(f"what is in {folder.dir} was not looked at: more than {LOOK_AT} images")
         return None
@@ -131,11 +132,13 @@ def _places(seen: Look, remarks: list[str]) -> dict[str, int] | None:
         refuse(folder, found, regenerate=False)
     except FolderError as error:
         remarks.append(f"a run would be refused: {error}")
+    again = made_again(folder, seen.plan, found) if found.unfit else 0
     return {
         "stay": found.finished - len(found.moves),
         "move": len(found.moves),
         "make": sum(found.todo),
-        "gone": found.unfit,
+        "again": again,
+        "gone": found.unfit - again,
     }
 
 
@@ -217,11 +220,8 @@ def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None
     there = f", {about['finished']} of them there" if about["finished"] else ""
     answer(f"images     {images}, in {counted(about['batches'], 'batch')}{there}")
     places = about["places"]
-    if places and (places["move"] or places["gone"]):
-        answer(
-            f"list       {places['stay']} stay, {places['move']} move, {places['make']} to make, "
-            f"{places['gone']} no longer in the list"
-        )
+    if places and (places["move"] or places["again"] or places["gone"]):
+        answer(f"list       {_list(places)}")
     ranks = counted(about["ranks_per_replica"], "rank")
     world = f"{counted(about['replicas'], 'replica')} × {ranks}"
     answer(f"strategy   {about['strategy']['kind']}: {world} = {about['world_size']}")
@@ -243,6 +243,19 @@ def _print_table(about: dict[str, Any], tasks: Iterator[dict[str, Any]]) -> None
             f"{task['index']:>5}  {task['file_name']:<18} {seed:>10}  {task['batch']:>5}  "
             f"{task['replica']:>7}  {words}{'  (' + _pairs(own) + ')' if own else ''}",
         )
+
+
+def _list(places: dict[str, int]) -> str:
+    """`0 stay, 4 move, 1 to make, 2 no longer in the list`; `8 stay, 0 move, 4 to make again`."""
+    again, new = places["again"], places["make"] - places["again"]
+    parts = [f"{places['stay']} stay, {places['move']} move"]
+    if new or not again:
+        parts.append(f"{new} to make")
+    if again:
+        parts.append(f"{again} to make again")
+    if places["gone"] or not again:
+        parts.append(f"{places['gone']} no longer in the list")
+    return ", ".join(parts)
 
 
 def _pairs(values: dict[str, Any]) -> str:

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import ExitCode, FolderError
-from runner.folder.audit import Audit, Fault, audit_images, audit_metadata, audit_others
+from runner.folder.audit import (
+    DELETE,
+    MOVE,
+    REGENERATE,
+    RUN,
+    Audit,
+    Fault,
+    audit_images,
+    audit_metadata,
+    audit_others,
+)
 from runner.folder.paths import OutputFolder, os_errors_as_refusals
 from runner.launch.stop import Stop
 from runner.launch.world import World
@@ -27,6 +37,12 @@ if TYPE_CHECKING:
 __all__ = ["Verified", "verify"]
 
 SHOWN = 50  # faults
+REMEDIES = {
+    DELETE: "delete {files}, then run the job again: it makes them anew",
+    RUN: "run the job again: it makes or writes what is gone or wrong: {files}",
+    REGENERATE: "run the job with --regenerate: it makes anew or removes {files}",
+    MOVE: "delete {files}, or move it elsewhere",
+}
 
 
 @dataclass(slots=True)
@@ -57,8 +73,15 @@ class Verified:
         if self.audit.faults:
             parts.append(counted(len(self.audit.faults), "fault"))
         yield "; ".join(parts)
+        yield from self._remedies()
         if self.sample:
             yield from self._sample_lines()
+
+    def _remedies(self) -> Iterator[str]:
+        for remedy, words in REMEDIES.items():
+            names = dict.fromkeys(f.file for f in self.audit.faults if f.remedy == remedy)
+            if names:
+                yield f"to mend: {words.format(files=first_few([*names]))}"
 
     def _sample_lines(self) -> Iterator[str]:
         for index, found in self.sample.items():
@@ -97,7 +120,9 @@ def verify(loaded: Loaded, output: Path, sample: int, world: World, stop: Stop) 
         if index not in seen.record.done:  # the journals are gone: the images speak for themselves
             seen.record.add_done(index, done)
     found = audit_images(folder, seen.plan, seen.fingerprints, seen.record, seen.cause)
-    found.faults += [Fault(path.name, "is beyond the end of the list") for path in survey.beyond]
+    found.faults += [
+        Fault(path.name, "is beyond the end of the list", REGENERATE) for path in survey.beyond
+    ]
     found.faults += audit_others(folder, seen.plan)
     if not seen.live:  # a running job writes it at its end
         bad = {fault.file for fault in found.faults}

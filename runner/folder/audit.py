@@ -25,10 +25,25 @@ from runner.folder.scan import scan
 from runner.manifest.input_images import without_inputs
 from runner.plan import Fingerprints, Plan, Task, canonical
 
-__all__ = ["Audit", "Fault", "audit_images", "audit_metadata", "audit_others"]
+__all__ = [
+    "DELETE",
+    "MOVE",
+    "REGENERATE",
+    "RUN",
+    "Audit",
+    "Fault",
+    "audit_images",
+    "audit_metadata",
+    "audit_others",
+]
 
 LATER_KEYS = {"variation"}  # that the first version did not write
 NOT_IN_IMAGES = {"seconds"}  # that only the journal knows
+# What mends a fault, and makes the image anew where that is needed.
+DELETE = "delete"  # the file: a run makes what is missing
+REGENERATE = "regenerate"
+MOVE = "move away"
+RUN = "run"  # writes metadata.jsonl anew, too
 NOT_A_FILE = "is a link, a folder or a pipe in place of the file"
 AT_ONCE = 256  # images that are read before their faults are known
 THREADS = min(8, os.cpu_count() or 1)
@@ -39,6 +54,7 @@ class Fault(NamedTuple):
 
     file: str
     what: str
+    remedy: str = DELETE
 
     def __str__(self) -> str:
         return f"{self.file}: {self.what}"
@@ -84,7 +100,8 @@ def audit_images(
         elif held and not held.is_edited and held.fingerprint not in ("", fingerprint):
             others[task.index] = held.fingerprint
         elif what := _fault(task, done, held):
-            found.faults.append(Fault(folder.image_name(task), what))
+            remedy = DELETE if held else RUN
+            found.faults.append(Fault(folder.image_name(task), what, remedy))
         else:
             found.good.append(task.index)
     found.faults += _mixed_up(folder, plan, fingerprints, record, others, cause)
@@ -161,13 +178,13 @@ def _mixed_up(
     }
     for index, held in others.items():
         done = record.done.get(index)
+        name = folder.image_name(plan.task(index))
         if held in homes:
-            what = f"holds the picture of image {homes[held]}"
+            yield Fault(name, f"holds the picture of image {homes[held]}")
         elif done is not None and done.fingerprint == held:
-            what = f"was made otherwise: {cause}"
+            yield Fault(name, f"was made otherwise: {cause}", REGENERATE)
         else:
-            what = "holds the picture of another job"
-        yield Fault(folder.image_name(plan.task(index)), what)
+            yield Fault(name, "holds the picture of another job")
 
 
 def audit_others(folder: OutputFolder, plan: Plan) -> Iterator[Fault]:
@@ -177,7 +194,8 @@ def audit_others(folder: OutputFolder, plan: Plan) -> Iterator[Fault]:
         for name in [*names.misplaced, *names.others]:
             path = folder.dir / name
             if stat.S_ISREG(path.lstat().st_mode) and "fingerprint" in (read_text(path) or {}):
-                yield Fault(name, "was made by the runner, but is no image of the list")
+                what = "was made by the runner, but is no image of the list"
+                yield Fault(name, what, MOVE)
 
 
 def audit_metadata(
@@ -199,10 +217,10 @@ def audit_metadata(
     try:
         with folder.metadata.open("rb") as lines:
             for what in _compared(lines, rows, besides, may_move):
-                yield Fault(name, what)
+                yield Fault(name, what, RUN)
     except FileNotFoundError:
         if record.done:
-            yield Fault(name, "is gone; `runner status` writes it again")
+            yield Fault(name, "is gone", RUN)
 
 
 def _compared(
@@ -220,7 +238,7 @@ def _compared(
             yield f"line {number} is damaged"
             continue
         while row is not None and row["index"] < index:
-            yield f"lacks image {row['index']}; `runner status` writes it again"
+            yield f"lacks image {row['index']}"
             row = next(rows, None)
         if row is not None and row["index"] == index:
             if wrong := [key for key in _wrong_values(held, row) if key not in may_move]:
@@ -229,7 +247,7 @@ def _compared(
         elif name not in besides:
             yield f"line {number} is about image {index}, which is not there"
     for left in itertools.chain([row] if row else [], rows):
-        yield f"lacks image {left['index']}; `runner status` writes it again"
+        yield f"lacks image {left['index']}"
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

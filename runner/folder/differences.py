@@ -1,7 +1,9 @@
 """What changed since images were made that the manifest does not describe any more."""
 
+import collections
+import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from runner.plan import Plan, Task
 from runner.say import cut
 from runner.units import first_few
 
-__all__ = ["differences"]
+__all__ = ["differences", "made_again"]
 
 LOOKED_AT = 200  # images, and so many of the tasks that they may have been
 TASKS = 10_000
@@ -27,19 +29,37 @@ def differences(folder: OutputFolder, plan: Plan, found: Survey) -> list[str]:
     it. `found.cause` stands for a change that the images do not show."""
     wanted = _Wanted(plan, found.todo)
     groups: dict[str, list[tuple[str, int | None]]] = {}
-    places: list[tuple[int | None, Path]] = [
-        *((index, folder.image(plan.task(index))) for index in found.changed[:LOOKED_AT]),
-        *((None, path) for path in found.beyond[:LOOKED_AT]),
+    looked_at = [
+        (index, path, read_text(path) or {})
+        for index, path in itertools.islice(_unfit(folder, plan, found), LOOKED_AT)
     ]
-    for index, path in places[:LOOKED_AT]:
+    is_in_place = not found.moves and not any(
+        wanted.has_moved(text, index) for index, _, text in looked_at
+    )
+    for index, path, text in looked_at:
         name = path.name if index is None else str(index)
-        change, prompt = wanted.change(read_text(path) or {}, index)
+        change, prompt = wanted.change(text, index, is_in_place=is_in_place)
         groups.setdefault(change or found.cause, []).append((name, prompt))
     lines = [_line(change, images) for change, images in groups.items()]
-    more = len(found.changed) + len(found.beyond) - len(places[:LOOKED_AT])
+    more = found.unfit - len(looked_at)
     if len(lines) > MOST:
         more += sum(len(images) for images in [*groups.values()][MOST:])
     return [*lines[:MOST], *([f"{more} more images"] if more > 0 else [])]
+
+
+def made_again(folder: OutputFolder, plan: Plan, found: Survey) -> int:
+    """How many of the images that fit nowhere are to be made again: their prompt is to be made."""
+    wanted = collections.Counter(task.prompt for task in plan.tasks() if found.todo[task.index])
+    unfit = collections.Counter(
+        (read_text(path) or {}).get("prompt", "") for _, path in _unfit(folder, plan, found)
+    )
+    return (unfit & wanted).total()
+
+
+def _unfit(folder: OutputFolder, plan: Plan, found: Survey) -> Iterator[tuple[int | None, Path]]:
+    """Index and file of each image that fits nowhere; beyond the list there is no index."""
+    yield from ((index, folder.image(plan.task(index))) for index in found.changed)
+    yield from ((None, path) for path in found.beyond)
 
 
 def _line(change: str, images: list[tuple[str, int | None]]) -> str:
@@ -66,11 +86,20 @@ class _Wanted:
                 self.by_prompt.setdefault(task.prompt, []).append(task)
                 self.by_index[task.index] = task
 
-    def change(self, text: Mapping[str, str], index: int | None) -> tuple[str, int | None]:
+    def has_moved(self, text: Mapping[str, str], index: int | None) -> bool:
+        """Whether an image's prompt is to be made, but not at the image's place."""
+        tasks = self.by_prompt.get(text.get("prompt", ""), [])
+        return bool(tasks) and all(task.index != index for task in tasks)
+
+    def change(
+        self, text: Mapping[str, str], index: int | None, *, is_in_place: bool
+    ) -> tuple[str, int | None]:
         """What an image and the task that it is nearest to differ in, "" where the image does not
-        show it; and the place of that task's prompt."""
-        same_prompt = self.by_prompt.get(text.get("prompt", ""), [])
-        tasks = [*same_prompt, *([self.by_index[index]] if index in self.by_index else [])]
+        show it; and the place of that task's prompt. Only where the list did not move is a new
+        prompt at an image's place the old one, edited."""
+        tasks = [*self.by_prompt.get(text.get("prompt", ""), [])]
+        if is_in_place and index in self.by_index:
+            tasks.append(self.by_index[index])
         if not tasks:
             return GONE, None
         task = min(tasks, key=lambda task: _distance(text, task, index))

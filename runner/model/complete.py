@@ -14,6 +14,7 @@ from runner.model.requirements import defines, exports, is_pipeline_module, requ
 from runner.model.safetensors_header import tensors
 from runner.model.spec import ModelSpec
 from runner.model.weight_files import WeightFile, index_name, to_read, weight_files
+from runner.units import install_line
 
 __all__ = ["check_code", "check_files", "check_names", "names_in", "without_variant"]
 
@@ -109,7 +110,7 @@ def _check_component(spec: ModelSpec, component: str, class_name: str, own: set[
         if made_from and lacking:
             raise ModelError(
                 f"{spec.id}: {component} has {made_from} in place of tokenizer.json, which takes "
-                f"other packages to read; install them: pip install sentencepiece protobuf"
+                f"other packages to read; install them: {install_line('sentencepiece', 'protobuf')}"
             )
 
 

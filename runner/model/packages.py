@@ -9,6 +9,7 @@ from runner.errors import ModelError
 from runner.model.json_file import read_json
 from runner.model.pipeline_index import components_of
 from runner.model.requirements import needed_backends, needed_packages
+from runner.units import install_line
 
 __all__ = ["check_packages", "is_there"]
 
@@ -43,7 +44,7 @@ def check_packages(index: Mapping[str, Any], folder: Path, shown: str) -> None:
     }
     if lacking:
         what = "; ".join(dict.fromkeys(lacking.values()))
-        raise ModelError(f"{shown}: {what}; install it: pip install {' '.join(sorted(lacking))}")
+        raise ModelError(f"{shown}: {what}; install it: {install_line(*sorted(lacking))}")
 
 
 def _needs(index: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str, str]]:

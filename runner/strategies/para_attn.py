@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PARA_ATTN", "ParaAttention"]
 
-PARA_ATTN = Package("para-attn", "0.3.38", "para-attn")
+PARA_ATTN = Package("para-attn", "0.3.38")
 MODELS = ("FluxTransformer2DModel", "QwenImageTransformer2DModel")
 # Features of the package that draw a wrong image or none, and what to do instead.
 REFUSED = {

@@ -37,7 +37,7 @@ from runner.strategies.context_parallel import ContextParallel
 from runner.strategies.data_parallel import load_whole
 from runner.strategies.engines.xdit_models import FAILS, MODELS, SCHEDULERS, XFUSER, Supported
 from runner.strategies.engines.xfuser_pipeline import XfuserPipeline
-from runner.units import counted
+from runner.units import counted, install_line
 
 if TYPE_CHECKING:
     import torch
@@ -230,8 +230,8 @@ class XDit(StrategyBase):
         for module, package in needed:
             if importlib.util.find_spec(module) is None:
                 raise StrategyError(
-                    f"strategy: xdit: xfuser needs {module}, which is not installed: pip install "
-                    f"{package}"
+                    f"strategy: xdit: xfuser needs {module}, which is not installed: "
+                    f"{install_line(package)}"
                 )
 
     def _check_backend(self, conditions: Conditions) -> None:

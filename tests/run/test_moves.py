@@ -64,7 +64,7 @@ def places(bench: Bench) -> dict[str, int]:
 def test_a_prompt_put_first_makes_one_image(bench: Bench) -> None:
     before = by_fingerprint(bench.output)
     bench.values["prompts"].insert(0, "snow")
-    assert places(bench) == {"stay": 0, "move": 5, "make": 1, "gone": 0}
+    assert places(bench) == {"stay": 0, "move": 5, "make": 1, "again": 0, "gone": 0}
     assert "1 of 6 images" not in bench.status()["sentence"]
     assert "5 images will only be moved" in bench.status()["sentence"]
     assert stamps(bench.output).keys() == {f"{index:06d}.png" for index in range(5)}
@@ -75,7 +75,7 @@ def test_a_prompt_put_first_makes_one_image(bench: Bench) -> None:
     rows = lines(bench.output / "metadata.jsonl")
     assert [row["prompt"] for row in rows] == ["snow", *PROMPTS]
     assert [row["index"] for row in rows] == list(range(6))
-    assert places(bench) == {"stay": 6, "move": 0, "make": 0, "gone": 0}
+    assert places(bench) == {"stay": 6, "move": 0, "make": 0, "again": 0, "gone": 0}
     # What it was when it was made; nothing reads its place from there.
     assert (read_text(bench.output / "000005.png") or {})["index"] == "4"
 
@@ -105,7 +105,7 @@ def test_another_order_makes_nothing(bench: Bench, order: list[int]) -> None:
 def test_one_more_variation_of_each(bench: Bench) -> None:
     before = by_fingerprint(bench.output)
     bench.values["variations"] = 2
-    assert places(bench) == {"stay": 1, "move": 4, "make": 5, "gone": 0}
+    assert places(bench) == {"stay": 1, "move": 4, "make": 5, "again": 0, "gone": 0}
     assert bench.run() is ExitCode.COMPLETE
     assert before.items() < by_fingerprint(bench.output).items()
     bench.values["variations"] = 1
@@ -158,13 +158,43 @@ def test_what_changed_is_said(bench: Bench) -> None:
     assert "000001.png, 000002.png, 000003.png, 000004.png: no longer in the list" in words()
 
 
+def test_a_prompt_that_was_taken_out_is_not_one_that_was_edited(bench: Bench) -> None:
+    """Where the list moved, what stands at an image's place now is another prompt."""
+    _, second, *others = PROMPTS
+    bench.values |= {"prompts": ["snow", *reversed(others), PROMPTS[0]], "variations": 2}
+    with pytest.raises(FolderError, match=r"\(image 1: no longer in the list\)"):
+        bench.run()
+    # With seeds by place nothing can move, but the list did.
+    bench.output = bench.output.parent / "by place"
+    bench.values = {**bench.values, "seed": 3, "prompts": list(PROMPTS), "variations": 1}
+    bench.run()
+    bench.values["prompts"] = ["snow", PROMPTS[0], *others]
+    with pytest.raises(FolderError, match=r"[(;] ?image 1: no longer in the list[;)]"):
+        bench.run()
+    bench.values |= {"prompts": ["snow", second, *others, PROMPTS[0]]}
+    assert places(bench) == {"stay": 4, "move": 0, "make": 2, "again": 1, "gone": 0}
+
+
+def test_images_to_be_made_again_are_still_in_the_list(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.values["parameters"]["num_inference_steps"] = 3
+    assert places(bench) == {"stay": 0, "move": 0, "make": 5, "again": 5, "gone": 0}
+    path = bench.write(**bench.values)
+    capsys.readouterr()
+    assert main(["plan", str(path), "--output", str(bench.output)]) == 0
+    assert "list       0 stay, 0 move, 5 to make again\n" in capsys.readouterr().out
+    bench.values["prompts"] = [*PROMPTS[1:], "snow"]
+    assert places(bench) == {"stay": 0, "move": 0, "make": 5, "again": 4, "gone": 1}
+
+
 def test_equal_images_may_take_each_others_place(bench: Bench) -> None:
     bench.output = bench.output.parent / "equal"
     bench.values |= {"seed": {"fixed": 1}, "prompts": ["a", "b", "a", "b"]}
     bench.run()
     before = sorted(stamps(bench.output).values())
     bench.values["prompts"] = ["b", "a", "a", "b"]
-    assert places(bench) == {"stay": 2, "move": 2, "make": 0, "gone": 0}
+    assert places(bench) == {"stay": 2, "move": 2, "make": 0, "again": 0, "gone": 0}
     assert bench.run() is ExitCode.COMPLETE
     assert sorted(stamps(bench.output).values()) == before
     found = pixels(bench.output)
@@ -249,7 +279,7 @@ def test_an_image_set_aside_is_found_again(bench: Bench) -> None:
     row = lines(bench.output / "metadata.jsonl")[2]
     name = f".{row['fingerprint']}.00000000.moving"
     os.rename(bench.output / "000002.png", bench.output / name)
-    assert places(bench) == {"stay": 4, "move": 1, "make": 0, "gone": 0}
+    assert places(bench) == {"stay": 4, "move": 1, "make": 0, "again": 0, "gone": 0}
     assert bench.run() is ExitCode.COMPLETE
     assert by_fingerprint(bench.output) == before
     assert not (bench.output / name).exists()
@@ -285,7 +315,7 @@ def test_ids_that_are_swapped_swap_the_files(bench: Bench) -> None:
     before = {name: (bench.output / name).read_bytes() for name in ("x/00.png", "y/00.png")}
     assert len({len(data) for data in before.values()}) == 1
     first["id"], second["id"] = "y", "x"
-    assert places(bench) == {"stay": 0, "move": 2, "make": 0, "gone": 0}
+    assert places(bench) == {"stay": 0, "move": 2, "make": 0, "again": 0, "gone": 0}
     assert bench.run() is ExitCode.COMPLETE
     assert (bench.output / "x/00.png").read_bytes() == before["y/00.png"]
     assert (bench.output / "y/00.png").read_bytes() == before["x/00.png"]

@@ -17,7 +17,7 @@ from support.launch import lines
 from runner.cli import main
 from runner.commands.verify import Verified, verify
 from runner.errors import FolderError
-from runner.folder.audit import NOT_A_FILE
+from runner.folder.audit import DELETE, MOVE, NOT_A_FILE
 from runner.folder.png import encode, read_text
 from runner.launch.stop import Stop
 from runner.launch.world import World
@@ -185,7 +185,7 @@ def copy_under_another_name(out: Path) -> None:
     (out / "photo.png").write_bytes(b"of somebody else")
 
 
-LACKS = "metadata.jsonl: lacks image 1; `runner status` writes it again"
+LACKS = "metadata.jsonl: lacks image 1"
 
 
 @pytest.mark.parametrize(
@@ -236,6 +236,43 @@ def test_what_is_not_as_the_runner_left_it(
     harm(home / "out")
     assert faults(home) == words
     assert verified(home).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "harms",
+    [
+        (edit_metadata, flip_a_bit_of_the_file, copy_under_another_name),
+        (swap, break_a_line),
+        (remove, remove_a_line),
+        (link,),
+    ],
+)
+def test_what_is_said_to_mend_a_fault_does(
+    home: Path, harms: tuple[Callable[[Path], None], ...]
+) -> None:
+    for harm in harms:
+        harm(home / "out")
+    found = verified(home)
+    mended = [line for line in found.lines() if line.startswith("to mend: ")]
+    for fault in found.audit.faults:
+        assert any(fault.file in line for line in mended)
+        if fault.remedy in (DELETE, MOVE):
+            (home / "out" / fault.file).unlink()
+    assert main([str(home / "job.yaml"), "--output", str(home / "out")]) == 0
+    assert faults(home) == []
+
+
+def test_a_stale_fingerprint_is_mended_by_regenerate(home: Path) -> None:
+    text = (home / "job.yaml").read_text()
+    (home / "job.yaml").write_text(
+        text.replace('"a dog"', '"a wolf"').replace('variations": 2', 'variations": 1')
+    )
+    assert [*verified(home).lines()][-1] == (
+        "to mend: run the job with --regenerate: it makes anew or removes 000001.png, 000002.png, "
+        "000003.png"
+    )
+    assert main([str(home / "job.yaml"), "--output", str(home / "out"), "--regenerate"]) == 0
+    assert faults(home) == []
 
 
 def test_a_stale_fingerprint(home: Path) -> None:
@@ -315,7 +352,7 @@ def test_the_command_prints_json(home: Path, capsys: pytest.CaptureFixture[str])
     words = ["verify", str(home / "job.yaml"), "--output", str(home / "out"), "--sample=0"]
     assert main([*words, "--json"]) == 3
     values = json.loads(capsys.readouterr().out)
-    fault = {"file": "000001.png", "what": "is damaged: not a whole PNG"}
+    fault = {"file": "000001.png", "what": "is damaged: not a whole PNG", "remedy": "delete"}
     assert values == {
         "exit_code": 3,
         "images": 4,

@@ -16,6 +16,7 @@ import pydantic_core
 
 from runner.errors import ManifestError, Problem
 from runner.manifest.sources.records import Fields, Records, repeated_name
+from runner.units import install_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,7 +125,7 @@ class DatasetRows(TableRows):
         try:
             import datasets
         except ImportError:
-            words = "needs the package datasets: pip install 'runner[datasets]'"
+            words = f"needs the package datasets: {install_line('datasets')}"
             raise ManifestError([Problem(self.shown, words)]) from None
         datasets.disable_progress_bars()
         try:
@@ -151,7 +152,7 @@ def _pyarrow(shown: str) -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        words = "Parquet needs the package pyarrow: pip install 'runner[parquet]'"
+        words = f"Parquet needs the package pyarrow: {install_line('pyarrow')}"
         raise ManifestError([Problem(shown, words)]) from None
     return pyarrow
 

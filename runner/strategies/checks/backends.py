@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 from runner.errors import StrategyError
 from runner.strategies.checks.conditions import Conditions
+from runner.units import install_line
 
 __all__ = ["BACKENDS", "Backend", "Needs", "check_package", "fault"]
 
@@ -89,6 +90,6 @@ def check_package(name: Backend, conditions: Conditions) -> None:
     except RuntimeError:
         package = BACKENDS[name].package
         raise StrategyError(
-            f"strategy: attention_backend {name} needs {package}, and it is not installed: pip "
-            f"install '{package}'"
+            f"strategy: attention_backend {name} needs {package}, and it is not installed: "
+            f"{install_line(package)}"
         ) from None

@@ -10,7 +10,7 @@ from runner.strategies.checks.conditions import Conditions
 from runner.strategies.checks.lengths import Length, lengths
 from runner.strategies.checks.proven import CP_MODELS
 from runner.strategies.checks.remedies import TokenSharing, evener, without_plan
-from runner.units import counted
+from runner.units import counted, install_line
 
 __all__ = ["Package", "check_heads", "check_lengths", "check_package", "native"]
 
@@ -20,11 +20,10 @@ class Package(NamedTuple):
 
     name: str
     version: str
-    extra: str
 
     @property
     def install(self) -> str:
-        return f"pip install -c constraints.txt '.[{self.extra}]'"
+        return install_line(f"{self.name}=={self.version}")
 
 
 def native(configs: ModelConfigs) -> str:

@@ -7,7 +7,7 @@ from runner.strategies.checks.packages import Package
 
 __all__ = ["FAILS", "MODELS", "SCHEDULERS", "XFUSER", "Supported"]
 
-XFUSER = Package("xfuser", "0.7.0", "xdit")
+XFUSER = Package("xfuser", "0.7.0")
 _TRANSFORMERS = "xfuser.model_executor.models.transformers"
 
 
