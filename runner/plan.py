@@ -30,6 +30,7 @@ from runner.manifest.schema import Manifest
 from runner.manifest.sources.prompt_list import Overrides, PromptList
 from runner.manifest.sweep import Point, points_of, slots_in
 from runner.manifest.yaml_tree import Node
+from runner.model.signature import SETUP
 
 __all__ = [
     "Fingerprints",
@@ -50,7 +51,8 @@ MAX_CHECKED = 10_000  # sets of parameters whose values are checked before the s
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One image to make. `parameters` go to the pipeline call as they are; `id` and `meta` are the
+    """One image to make. `parameters` go to the pipeline call as they are, but for those of SETUP,
+    which set it up before; `id` and `meta` are the
     author's own, and change no pixel."""
 
     index: int
@@ -157,7 +159,7 @@ class Plan:
 
     def _merge(self, own: Mapping[str, Any], point: Point) -> dict[str, Any]:
         """A prompt's parameters over the manifest's, and a point's over both."""
-        merged = {**self.manifest.parameters, **own, **point.parameters}
+        merged = {**self.manifest.defaults, **own, **point.parameters}
         merged.pop(COUNT, None)
         if point.slots:
             merged |= {
@@ -165,6 +167,8 @@ class Plan:
                 for name, value in merged.items()
                 if is_text(name) and value is not None
             }
+        if merged.get("scheduler", "") is None:  # of the sweep: the model's own
+            del merged["scheduler"]
         return merged
 
     def _count(self, own: Mapping[str, Any], seeds: Sequence[int], seed: int | None = None) -> int:
@@ -302,9 +306,10 @@ class Plan:
         from the manifest's own parameters, the line is there."""
         if names and self.prompts[prompt].parameters.keys().isdisjoint(names):
             for name in names:
-                found = self.root.walk(("parameters", name))
-                if found.path == ("parameters", name):
-                    return f"{found.place}: parameters"
+                path = (name,) if name in SETUP else ("parameters", name)
+                found = self.root.walk(path)
+                if found.path == path:
+                    return ": ".join([found.place, *path[:-1]])
         return self.prompts.where(prompt)
 
     def __len__(self) -> int:

@@ -187,7 +187,7 @@ def _about(
         "strategy": manifest.strategy.model_dump(),
         "output": str(seen.folder.dir),
         "seed": None if seen.is_drawn or not manifest.seed else manifest.seed.model_dump(),
-        "parameters": manifest.parameters,
+        "parameters": manifest.defaults,
         "prompts": len(plan.prompts),
         "images": len(plan),
         "batches": plan.batch_count,

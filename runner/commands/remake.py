@@ -18,6 +18,7 @@ from runner.manifest.input_images import InputFaultError, InputFiles
 from runner.manifest.load import Loaded, load, parse
 from runner.manifest.resolve import dump, to_yaml
 from runner.model import files as model
+from runner.model.signature import SETUP
 from runner.say import cut
 from runner.units import first_few
 
@@ -123,6 +124,7 @@ def _values(image: Path, text: Mapping[str, str]) -> dict[str, Any]:
     spec, made = _object(image, text, "model"), _object(image, text, "made")
     call = _object(image, {"call": call_in(text)}, "call")
     own = {"meta": _object(image, text, "meta"), "id": text.get("id")}
+    setup = {name: call.pop(name) for name in SETUP if name in call}
     prompt = {"prompt": text["prompt"], **{key: value for key, value in own.items() if value}}
     is_known = spec.get("id") == "demo" or HUB_ID.fullmatch(str(spec.get("id")))
     is_named = is_known and "contents" not in spec
@@ -134,6 +136,7 @@ def _values(image: Path, text: Mapping[str, str]) -> dict[str, Any]:
         **({"compile": True} if made.get("compiled") is True else {}),
         "seed": int(text["seed"]) if SEED.fullmatch(text["seed"]) else text["seed"],
         "parameters": call,
+        **setup,
         "prompts": [prompt],
     }
 

@@ -25,7 +25,7 @@ MOST_ROWS = 100_000  # images that a page shows; a browser still searches them a
 # Of a manifest: what says nothing about the pixels of one image, or that a copied entry has itself.
 NOT_COPIED = {"prompts", "parameters", "seed", "seeds", "variations", "sweep", "output", "strategy"}
 NOT_COPIED |= {"batch_size", "batch_sizes", "max_failures", "stop_grace_s", "on_flagged", "report"}
-NOT_COPIED |= {"versions"}
+NOT_COPIED |= {"versions", "scheduler"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,10 @@ from pydantic import (
     field_validator,
 )
 
+from runner.manifest.scheduler import SchedulerSpec
 from runner.manifest.words import MAX_VALUE
 from runner.model.input_names import is_input
+from runner.model.signature import SETUP
 from runner.say import cut
 from runner.settings import Settings, ShortForm, Text
 
@@ -32,6 +34,7 @@ __all__ = [
     "Parameters",
     "Prompt",
     "PromptItem",
+    "Scheduler",
     "Seed",
     "Seeds",
     "Variations",
@@ -87,6 +90,8 @@ def check_parameter(name: str, value: JsonValue) -> None:
 
 def check_name(name: str) -> None:
     """Raises ValueError for a parameter that the runner sets."""
+    if name in SETUP:
+        raise ValueError(f"{name} is no argument of the call; write it beside parameters")
     if name in RESERVED or CALLBACKS.fullmatch(name):
         instead = RESERVED.get(name)
         hint = f"; write {instead} instead" if instead else ""
@@ -171,6 +176,7 @@ FILES_SCHEMA = WithJsonSchema(
     {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 )
 InputImage = Annotated[JsonValue, AfterValidator(_check_input), FILES_SCHEMA]
+Scheduler = Annotated[SchedulerSpec, ShortForm("name")] | None
 Meta = Annotated[dict[str, JsonValue], AfterValidator(_check_meta)]
 
 
@@ -215,6 +221,11 @@ class PromptItem(Settings):
         default_factory=dict,
         description="its own arguments of the pipeline's call, over the manifest's, key by key",
         examples=[{"width": 512}],
+    )
+    scheduler: Scheduler = Field(
+        default=None,
+        description="its own scheduler, in place of the manifest's",
+        examples=["EulerDiscreteScheduler"],
     )
     meta: Meta = Field(
         default_factory=dict,
@@ -262,6 +273,7 @@ class PromptItem(Settings):
 
     def to_prompt(self) -> Prompt:
         own = {COUNT: self.variations, **{name: getattr(self, name) for name in PROMPT_INPUTS}}
+        own["scheduler"] = self.scheduler and self.scheduler.value
         given = {name: value for name, value in own.items() if value is not None}
         return Prompt(
             self.prompt,

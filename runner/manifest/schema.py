@@ -17,7 +17,15 @@ from pydantic import (
 
 from runner.manifest.local_folder import check_local_folder
 from runner.manifest.name_template import parse
-from runner.manifest.prompts import COUNT, Parameters, Seed, Seeds, Variations, alone
+from runner.manifest.prompts import (
+    COUNT,
+    Parameters,
+    Scheduler,
+    Seed,
+    Seeds,
+    Variations,
+    alone,
+)
 from runner.manifest.sources.spec import Dataset, File, ListedPrompts, Source, form_of
 from runner.manifest.sweep import Sweep
 from runner.model.pipeline_class import TASKS
@@ -183,6 +191,14 @@ class Manifest(Settings):
         description="arguments of the pipeline's call, by their names in diffusers",
         examples=[{"height": 1024, "width": 1024, "num_inference_steps": 30}],
     )
+    scheduler: Scheduler = Field(
+        default=None,
+        description="a scheduler of diffusers in place of the model's own, with its options",
+        examples=[
+            "DDIMScheduler",
+            {"name": "DPMSolverMultistepScheduler", "use_karras_sigmas": True},
+        ],
+    )
     seeds: Seeds | None = Field(
         default=None,
         description="each prompt is made once with each of these seeds",
@@ -285,6 +301,13 @@ class Manifest(Settings):
         if value is not None and not value.axes:
             raise ValueError("has no axis; write one under product or zip, or remove sweep")
         return value
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What a prompt has where it does not say otherwise: the parameters, and what sets the
+        pipeline up."""
+        scheduler = {"scheduler": self.scheduler.value} if self.scheduler else {}
+        return {**self.parameters, **scheduler}
 
     @property
     def is_plain(self) -> bool:

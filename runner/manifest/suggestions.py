@@ -25,6 +25,8 @@ SYNONYMS = {
     "guidance": "parameters.guidance_scale",
     "negative": "parameters.negative_prompt",
     "num_images": "parameters.num_images_per_prompt",
+    "sampler": "scheduler",
+    "sampler_name": "scheduler",
     "output_dir": "output",
     "precision": "dtype",
     "model_id": "model",

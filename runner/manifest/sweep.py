@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator
 
 from runner.manifest.prompts import MAX_SEED, check_parameter
+from runner.manifest.scheduler import scheduler_value
 from runner.manifest.words import MAX_VALUE
 from runner.say import cut
 from runner.settings import Settings
@@ -18,7 +19,7 @@ __all__ = ["Point", "Sweep", "points_of", "slots_in"]
 
 
 MAX_POINTS = 100_000
-SEED = "seed"  # the axis that is no parameter
+SEED, SCHEDULER = "seed", "scheduler"  # the axes that are no parameters
 NO_AXES = {  # → what to do instead
     **dict.fromkeys(("num_images_per_prompt", "variations"), "set variations for all prompts"),
     **dict.fromkeys(("id", "index", "prompt_index", "variation"), "give the word another name"),
@@ -39,7 +40,9 @@ def _check_axes(axes: dict[str, list[JsonValue]]) -> dict[str, list[JsonValue]]:
 
 
 def _check_value(name: str, value: JsonValue) -> None:
-    if name != SEED:
+    if name == SCHEDULER:
+        scheduler_value(value)
+    elif name != SEED:
         check_parameter(name, value)
     elif type(value) is not int or not 0 <= value <= MAX_SEED:
         given = cut(json.dumps(value), MAX_VALUE)
@@ -54,8 +57,8 @@ class Sweep(Settings):
 
     product: Axes = Field(
         default_factory=dict,
-        description="axes whose values are all combined; an axis is a parameter, seed, or a word "
-        "in braces in every prompt",
+        description="axes whose values are all combined; an axis is a parameter, seed, "
+        "scheduler, or a word in braces in every prompt",
         examples=[{"guidance_scale": [2.5, 3.5], "animal": ["cat", "dog"]}],
     )
     zip: Axes = Field(
@@ -163,7 +166,11 @@ def _point(values: Mapping[str, JsonValue], slots: set[str]) -> Point:
     seed = values.get(SEED)
     return Point(
         values,
-        {name: value for name, value in values.items() if name != SEED and name not in slots},
+        {
+            name: scheduler_value(value) if name == SCHEDULER else value
+            for name, value in values.items()
+            if name != SEED and name not in slots
+        },
         {f"{{{name}}}": _word(name, values[name]) for name in values if name in slots},
         seed if isinstance(seed, int) else None,
     )

@@ -16,7 +16,11 @@ from typing import Any
 
 from runner.model.source import class_of, method_of, nodes_of
 
-__all__ = ["PipelineCall", "as_call_values", "pipeline_call"]
+__all__ = ["SETUP", "PipelineCall", "as_call_values", "fits", "pipeline_call"]
+
+# What stands among the parameters of a task, but is no argument of the call: it sets up the
+# pipeline before it.
+SETUP = ("scheduler",)
 
 # Values that every pipeline's check accepts. Sizes are checked against the model's configs instead,
 # since some calls round them before the check; the callback is set by the runner.
@@ -157,6 +161,7 @@ def as_call_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: tuple(value) if name in TUPLES and isinstance(value, list) else value
         for name, value in parameters.items()
+        if name not in SETUP
     }
 
 
@@ -209,7 +214,8 @@ def fits(annotation: ast.expr, value: Any) -> bool:
         case ast.Name("Any" | "object"):
             return True
         case ast.Subscript(value=ast.Name("Literal")):
-            return value in ast.literal_eval(f"[{ast.unparse(annotation.slice)}]")
+            choices = ast.literal_eval(annotation.slice)
+            return value in (choices if isinstance(choices, tuple) else (choices,))
         case ast.Name("bool"):
             return isinstance(value, bool)
         case ast.Name("int"):

@@ -19,12 +19,12 @@ from runner.model.kinds import kind_of, needed_parameters
 from runner.model.packages import check_packages
 from runner.model.pipeline_index import components_of
 from runner.model.requirements import required_components
-from runner.model.schedules import schedule_fault
-from runner.model.signature import PipelineCall, pipeline_call
+from runner.model.signature import SETUP, PipelineCall, pipeline_call
 from runner.model.source import class_of
 from runner.model.spec import ModelSpec
 from runner.plan import Plan
 from runner.prepare.inputs import check_input_images, missing_inputs, other_task
+from runner.prepare.schedulers import scheduler_faults
 from runner.prepare.sizes import replaced_sizes, rounded_sizes
 from runner.prepare.values import value_faults
 
@@ -74,9 +74,8 @@ def check(plan: Plan, configs: ModelConfigs) -> None:
         _refuse(missing_inputs(plan, call))
         _refuse(_type_faults(plan, call))
     check_input_images(plan)
-    scheduler = configs.scheduler_class, configs.scheduler
-    if call is not None and (fault := schedule_fault(call, *scheduler)):
-        raise ModelError(f"{spec.id}: {fault}")
+    if call is not None:
+        _refuse(scheduler_faults(plan, call, configs))
     _refuse(rounded_sizes(plan, call, configs))
     if call is not None:
         _refuse(replaced_sizes(plan, call, configs))
@@ -140,7 +139,7 @@ def _unknown(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
     """Names that the call does not take, or takes for what a manifest cannot give. A call with
     **kwargs swallows names that it never reads."""
     usable = {name: name for name in call.arguments if _is_usable(call, name)}
-    known = usable | {name: name for name in call.rest}
+    known = usable | dict.fromkeys(SETUP, "") | {name: name for name in call.rest}
     for name, prompt in plan.names.items():
         if name not in known:
             message = f"{call.name} {_why_not(call, name)}{_hint(name, usable)}"

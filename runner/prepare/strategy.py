@@ -9,12 +9,14 @@ from runner.launch.world import World
 from runner.model import files as model
 from runner.model.batching import one_at_a_time
 from runner.model.configs import ModelConfigs
+from runner.model.schedulers import with_scheduler
 from runner.model.weights import component_bytes
 from runner.plan import Plan, Task
 from runner.prepare.effects import without_effect
 from runner.prepare.inputs import strategy_fault
 from runner.prepare.preflight import check
 from runner.prepare.proof import unproven
+from runner.prepare.setup import check_setup, schedulers_in
 from runner.render import compiled
 from runner.say import say
 from runner.strategies import Conditions, Resolution
@@ -50,6 +52,7 @@ def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
             f"on_out_of_memory: offload: with {strategy.kind} the parts of the model stay where "
             f"they are; use tile"
         )
+    check_setup(plan, strategy)
     if plan.manifest.compile:
         compiled.check(conditions, strategy, plan.manifest.on_out_of_memory)
     if fault := strategy_fault(plan, strategy):
@@ -62,9 +65,13 @@ def settle(plan: Plan, conditions: Conditions, world: World) -> Resolution:
 
 def _one_at_a_time(plan: Plan, configs: ModelConfigs) -> str:
     """A remark where a batch_size over 1 has no effect."""
-    why = one_at_a_time(configs.pipeline_class, configs.scheduler_class)
+    each = [with_scheduler(configs, value).scheduler_class for _, value in schedulers_in(plan)]
+    reasons = [one_at_a_time(configs.pipeline_class, name) for name in each]
+    why = next(filter(None, reasons), "")
     if plan.manifest.largest_batch == 1 or not why:
         return ""
+    if not all(reasons):
+        return f"some images are made one at a time: {why}"
     return f"batch_size has no effect, images are made one at a time: {why}"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.model.configs import ModelConfigs
+from runner.model.schedulers import with_scheduler
 from runner.model.schedules import arguments_of_set_timesteps
 from runner.model.source import module_of
 
@@ -22,7 +23,7 @@ BROKEN = {"PixArtSigmaPAGPipeline": "pag_adaptive_scale"}
 
 def value_faults(configs: ModelConfigs, parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(parameter, what is wrong with it and what to do), for one set of parameters."""
-    yield from _scheduler_faults(configs, parameters)
+    yield from _scheduler_faults(with_scheduler(configs, parameters.get("scheduler")), parameters)
     yield from _time_faults(parameters)
     yield from _layer_faults(configs, parameters)
     if not 0 <= (eta := parameters.get("eta") or 0) <= 1:

@@ -38,7 +38,7 @@ class Noise:
         self.is_shared = False  # whether a call drew from one of torch's default generators
         self._generators: Generators | None = None  # of the current call
         for name in names:
-            self._watch(getattr(pipe, name, None))
+            self.watch(getattr(pipe, name, None))
 
     @contextlib.contextmanager
     def of(self, generators: Generators) -> Iterator[None]:
@@ -67,7 +67,7 @@ class Noise:
             for default, state in zip(defaults, before, strict=True):
                 default.set_state(state)
 
-    def _watch(self, scheduler: Any) -> None:
+    def watch(self, scheduler: Any) -> None:
         """Where a scheduler's methods take a generator, but get none, they get the call's. The
         scheduler keeps its class: some calls ask for just that one."""
         if is_scheduler(scheduler):

@@ -33,6 +33,7 @@ from runner.render.memory import Ladder, is_known_to_overflow, vae_in_float32
 from runner.render.noise import Noise, SharedNoiseError
 from runner.render.picture import as_tensor, flags_of, output_type_of, to_pixels, wrong_size
 from runner.render.results import DroppedError, Failure, Image, Rendered, Result
+from runner.render.schedulers import Schedulers
 from runner.strategies import StrategyBase
 
 __all__ = ["Pipeline"]
@@ -99,17 +100,17 @@ class Pipeline:
         self._around: Callable[[Any], contextlib.AbstractContextManager[None]] = self.noise.of
         if hasattr(pipe, "around_call"):  # it makes the calls in its own time
             pipe.around_call, self._around = self.noise.of, contextlib.nullcontext
-        scheduler = type(getattr(inner, "scheduler", None)).__name__
-        name = type(inner).__name__
-        self._is_one_at_a_time = bool(one_at_a_time(name, scheduler))
-        self._takes_references = takes_references(name)
+        self.schedulers = Schedulers(inner, self.noise.watch)
+        self._class = type(inner).__name__
+        self._shared_noise: set[str] = set()  # schedulers that were found to draw outside
+        self._takes_references = takes_references(self._class)
         self._unsafe: list[bool] = []  # which images of the last call a safety checker found
         self.has_images = replica is None or replica.layout.is_leader
         self.about: dict[str, Any] = {
             "strategy": strategy.kind,
             **device_facts(device),
             "dtype": dtype,
-            "scheduler": scheduler,
+            "scheduler": self.schedulers.name_of(None),
         }
         if is_compiled:
             self.about["compiled"] = True
@@ -138,7 +139,8 @@ class Pipeline:
         is a GaveUpError after several images in a row for which there was no memory."""
         results: list[Result] = []
         whole = _Part(tasks, degraded)
-        parts = whole.singles() if self._are_singles(tasks) else [whole]  # still to make, in order
+        # Still to make, in order.
+        parts = whole.singles() if self._are_singles(tasks) else [whole]
         try:
             while parts:
                 part = parts.pop(0)
@@ -166,7 +168,15 @@ class Pipeline:
         parameters = tasks[0].parameters
         has_several = any(isinstance(parameters[name], list) for name, _ in inputs_of(parameters))
         is_reference = self._takes_references and names_input(parameters)
-        return self._is_one_at_a_time or has_several or is_reference
+        return self._is_one_at_a_time(tasks) or has_several or is_reference
+
+    def _scheduler_of(self, tasks: Sequence[Task]) -> str:
+        """The class of the scheduler that a batch is made with."""
+        return self.schedulers.name_of(tasks[0].parameters.get("scheduler"))
+
+    def _is_one_at_a_time(self, tasks: Sequence[Task]) -> bool:
+        scheduler = self._scheduler_of(tasks)
+        return scheduler in self._shared_noise or bool(one_at_a_time(self._class, scheduler))
 
     def _again(self, part: _Part, failure: Failure) -> list[_Part]:
         """What to make instead of a part that failed; nothing where the failure stands."""
@@ -177,7 +187,8 @@ class Pipeline:
         if len(part.tasks) == 1:
             return [part] if is_memory and self.ladder.step() else []
         if failure.kind == "shared-noise":
-            self._is_one_at_a_time = True  # on every rank of a replica, as they agreed on it
+            # On every rank of a replica, as they agreed on it.
+            self._shared_noise.add(self._scheduler_of(part.tasks))
             log.warning("%s; the images are made one at a time", failure.error)
             return part.singles()
         log.warning("a batch failed (%s); its images are made in parts", failure.error)
@@ -274,6 +285,7 @@ class Pipeline:
             return Failure(task, "wrong-size", wrong)
         height, width = pixels.shape[:2]
         made = {"width": width, "height": height, **self.about}
+        made["scheduler"] = self._scheduler_of([task])
         if steps := task.parameters.get(STEPS) or self._usual_steps:
             made["steps"] = steps
         made |= exactness_of(
@@ -293,6 +305,8 @@ class Pipeline:
         The noise comes from one CPU generator an image, so that it depends on the image's seed
         alone: not on the batch, the rank, the number of GPUs or their kind.
         """
+        self.schedulers.use(tasks[0].parameters.get("scheduler"))
+        self.noise.is_shared = False
         arguments = self._arguments(tasks)
         around = self._around(arguments["generator"])
         with self._remembering(tasks), around, _not_finite_is_an_error():
@@ -325,11 +339,13 @@ class Pipeline:
 
     def prepare(self, batches: Sequence[Sequence[Task]]) -> None:
         """Batches that will be rendered next, for a pipeline that makes several at once."""
-        if self._is_one_at_a_time:
+        if not hasattr(self.pipe, "prepare"):
+            return
+        self.schedulers.use(batches[0][0].parameters.get("scheduler"))  # of all: see settle
+        if self._is_one_at_a_time(batches[0]):
             batches = [[task] for tasks in batches for task in tasks]
-        if hasattr(self.pipe, "prepare"):
-            with self._remembering(itertools.chain.from_iterable(batches)):
-                self.pipe.prepare([self._arguments(tasks) for tasks in batches])
+        with self._remembering(itertools.chain.from_iterable(batches)):
+            self.pipe.prepare([self._arguments(tasks) for tasks in batches])
 
     def _remembering(self, tasks: Iterable[Task]) -> contextlib.AbstractContextManager[None]:
         return self.texts.keeping(returning=any(map(self.comes_again, tasks)))

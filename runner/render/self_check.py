@@ -10,6 +10,7 @@ from runner.launch.devices import free_memory
 from runner.launch.world import World
 from runner.manifest.input_images import InputFiles
 from runner.manifest.schema import Manifest
+from runner.model.signature import as_call_values
 from runner.plan import Task
 
 if TYPE_CHECKING:
@@ -34,13 +35,15 @@ def plain_image(
 
     from runner.render.inputs import InputImages
     from runner.render.load import load_plain
+    from runner.render.schedulers import set_scheduler
 
     pipe = load_plain(manifest, folder, device, world)
     inputs = InputImages(InputFiles(manifest.inputs))
     try:
         generator = torch.Generator("cpu").manual_seed(task.seed)
+        set_scheduler(pipe, task.parameters.get("scheduler"))
         called = pipe(
-            **{**task.parameters, **inputs.of(task), "prompt": task.prompt},
+            **{**as_call_values(task.parameters), **inputs.of(task), "prompt": task.prompt},
             generator=generator,
             output_type="pil",
         )

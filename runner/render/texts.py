@@ -57,6 +57,9 @@ def _for_other_programs(image: Image, model: str) -> str:
     task, made = image.task, image.made
     negative = task.parameters.get("negative_prompt")
     settings = {"Steps": made.get("steps"), "Sampler": made.get("scheduler", "unknown")}
+    scheduler = task.parameters.get("scheduler")
+    if isinstance(scheduler, Mapping) and scheduler.get("use_karras_sigmas"):
+        settings["Schedule type"] = "Karras"
     for name, known_as in NAMES.items():
         value = task.parameters.get(name)
         settings[known_as] = settings.get(known_as) if value is None else value

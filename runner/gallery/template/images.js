@@ -65,9 +65,17 @@ const escaped = (text) =>
   text.replace(UNPRINTABLE, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
 const yaml = (value) => escaped(JSON.stringify(value));
 
+const SETUP = ["scheduler"]; // keys of a prompt that stand among the parameters of an image
+
 function entryOf(row) {
   const lines = [`- prompt: ${yaml(valueOf("prompt", row))}`, `  seed: ${valueOf("seed", row)}`];
-  const parameters = valueOf("parameters", row);
+  let parameters = valueOf("parameters", row);
+  const rest = { ...parametersOf(row) };
+  for (const key of SETUP.filter((key) => Object.hasOwn(rest, key))) {
+    lines.push(`  ${key}: ${yaml(rest[key])}`);
+    delete rest[key];
+    parameters = JSON.stringify(rest);
+  }
   if (parameters !== "{}") lines.push(`  parameters: ${escaped(parameters)}`);
   return lines.join("\n");
 }

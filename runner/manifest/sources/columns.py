@@ -28,6 +28,7 @@ JSON_KEYS = {
     "seeds": "[7, 21]",
     **dict.fromkeys(PROMPT_INPUTS, '["a.png", "b.png"]'),
 }
+SCHEDULER = '{"name": "DDIMScheduler", "clip_sample": false}'  # or its name alone
 WHOLE_KEYS = ("id", "seed", "variations", *COUNTS)
 MAX_NAMES = 12  # of columns in a message
 
@@ -207,13 +208,13 @@ def _read(key: str, text: str) -> Any:
     """The value that a text stands for."""
     if key in PROMPT_INPUTS and not text.startswith("["):
         return text
-    if key in JSON_KEYS:
+    if key in JSON_KEYS or (key == "scheduler" and text.startswith("{")):
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
-            words = f"must be JSON, as in {JSON_KEYS[key]}"
+            words = f"must be JSON, as in {JSON_KEYS.get(key, SCHEDULER)}"
             raise ValueError(f"{key}: {cut(text, 80)}: {words}") from None
-    if key in ("prompt", "id") or is_text(key):
+    if key in ("prompt", "id", "scheduler") or is_text(key):
         return text
     if key in WHOLE_KEYS and DIGITS.fullmatch(text):
         return int(text)
