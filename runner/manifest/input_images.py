@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = [
 
 # What PIL has no faithful RGB for: it would cut off the upper half of the values.
 WIDE_MODES = ("I", "F")
+MAX_BYTES = 1 << 30  # of a file
 ORIENTATION = 0x0112  # an Exif tag: from 5 on width and height change places
 
 
@@ -78,9 +80,24 @@ class InputFiles:
     def path(self, file: str) -> Path:
         return self.folder / Path(file).expanduser()
 
+    def check(self, file: str) -> None:
+        """Raises InputFaultError for what is no file that can be read: to open a pipe would wait
+        for ever."""
+        path = self.path(file)
+        try:
+            about = path.stat()
+            if not stat.S_ISREG(about.st_mode):
+                raise InputFaultError("is no file")
+            if about.st_size > MAX_BYTES:
+                raise InputFaultError(f"has more than {MAX_BYTES >> 20} MiB")
+            path.open("rb").close()
+        except OSError as error:
+            raise InputFaultError(error.strerror or str(error)) from None
+
     def read(self, file: str) -> bytes:
         """What is in a file. Raises InputFaultError where it cannot be read, or is not what this
         process found in it before."""
+        self.check(file)
         try:
             data = self.path(file).read_bytes()
         except OSError as error:
@@ -100,6 +117,7 @@ class InputFiles:
         """(width, height) as it is shown, turned as a camera has noted. Only the file's header is
         read. Raises InputFaultError for what is no image, or has more than 8 bits a colour."""
         if file not in self._sizes:
+            self.check(file)
             self._sizes[file] = _size(self.path(file))
         return self._sizes[file]
 

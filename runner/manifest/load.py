@@ -14,6 +14,7 @@ from runner.errors import ManifestError, Problem
 from runner.manifest.input_images import names_input
 from runner.manifest.schema import Manifest
 from runner.manifest.sources.open import open_prompts
+from runner.manifest.sources.paired import Paired, images_by_name
 from runner.manifest.sources.prompt_list import PromptList
 from runner.manifest.sources.spec import File
 from runner.manifest.words import MAX_VALUE, dotted, explain
@@ -58,6 +59,8 @@ def load(path: Path, sets: Sequence[str] = (), text: str | None = None) -> Loade
     files = _prompt_files(manifest.prompts, root, path.parent)
     start = None if manifest.inputs else path.parent
     prompts = open_prompts(manifest.prompts, files, root, start)
+    if manifest.images is not None:
+        prompts = _paired(manifest, prompts, root, path.parent)
     manifest = _with_inputs(manifest, root, path.parent, has_own=prompts.names_input)
     return Loaded(manifest, prompts, path, root, remarks)
 
@@ -109,6 +112,22 @@ def _with_model_path(manifest: Manifest, root: Node, folder: Path) -> Manifest:
         return manifest
     spec = manifest.model.model_copy(update={"id": str(path.resolve())})
     return manifest.model_copy(update={"model": spec})
+
+
+def _paired(manifest: Manifest, prompts: PromptList, root: Node, folder: Path) -> PromptList:
+    """Prompts with the images of the manifest's folders. Raises ManifestError."""
+    start = _path(root, ("inputs",), folder, manifest.inputs or "")
+    given = manifest.images.model_dump(exclude_none=True) if manifest.images else {}
+    found: dict[str, dict[str, str]] = {}
+    for parameter, name in given.items():
+        own, place = _path(root, ("images",), start, name), root.walk(("images", parameter)).place
+        if not own.is_dir():
+            raise ManifestError([Problem(place, f"images: no folder {own.resolve()}")])
+        try:
+            found[parameter] = images_by_name(own, name)
+        except ValueError as error:
+            raise ManifestError([Problem(place, f"images: {error}")]) from None
+    return Paired(prompts, found)
 
 
 def _with_inputs(manifest: Manifest, root: Node, folder: Path, *, has_own: bool) -> Manifest:

@@ -124,6 +124,18 @@ BatchSizes = dict[
 ]
 
 
+class ImageFolders(Settings):
+    """Folders of input images, by the parameter that they are for."""
+
+    image: Text | None = Field(default=None, description="a folder of images", examples=["photos"])
+    mask_image: Text | None = Field(
+        default=None, description="a folder of their masks", examples=["masks"]
+    )
+    control_image: Text | None = Field(
+        default=None, description="a folder of what guides a ControlNet", examples=["edges"]
+    )
+
+
 class SeedSpec(Settings):
     """Image i gets start + i, or every image gets the fixed seed. Per prompt: the seeds come from
     the id or the text of each prompt, `start` is added."""
@@ -171,6 +183,12 @@ class Manifest(Settings):
         description="what is made with the model, where it serves several tasks: text-to-image, "
         "image-to-image, inpaint, or a pipeline class of diffusers; the model's own if not given",
         examples=["image-to-image", "FluxFillPipeline"],
+    )
+    images: Annotated[ImageFolders, ShortForm("image")] | None = Field(
+        default=None,
+        description="a folder whose images are paired with prompts: each has the name of its "
+        "prompt's id",
+        examples=["photos", {"image": "photos", "mask_image": "masks"}],
     )
     inputs: Text | None = Field(
         default=None,

@@ -32,12 +32,10 @@ def check_inputs_there(plan: Plan) -> None:
 def _absent(plan: Plan) -> Iterator[Problem]:
     for (parameter, file), prompt in plan.input_images.items():
         try:
-            with plan.inputs.path(file).open("rb"):
-                pass
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or str(error)
+            plan.inputs.check(file)
+        except InputFaultError as error:
             where = plan.where(prompt, parameter)
-            yield Problem(where, f"{parameter}: {file}: {why} (paths start in {_folder(plan)})")
+            yield Problem(where, f"{parameter}: {file}: {error} (paths start in {_folder(plan)})")
 
 
 def _folder(plan: Plan) -> str:

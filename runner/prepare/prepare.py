@@ -272,7 +272,7 @@ def _record_manifest(
     """Write manifest.yaml: the manifest as run. Prompts that do not stand in it go beside it."""
     if not isinstance(job.loaded.prompts, Inline):
         file = record_prompts(folder, job.loaded, lock.launch, lock.check)
-        manifest = manifest.model_copy(update={"prompts": file})
+        manifest = manifest.model_copy(update={"prompts": file, "images": None})
     remark = f"# {choice}\n" if choice else ""
     parts = (HEADER, remark, dump(manifest))
     replace(folder.manifest, (part.encode() for part in parts), lock.launch, lock.check)

@@ -1,6 +1,7 @@
 """Input images: found by name, known by content, and the images that diffusers makes from them."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -184,6 +185,11 @@ def note(photos: Path) -> None:
     (photos / "a.png").write_text("no image")
 
 
+def pipe(photos: Path) -> None:
+    (photos / "a.png").unlink()
+    os.mkfifo(photos / "a.png")
+
+
 def sixteen_bits(photos: Path) -> None:
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(photos / "a.png")
 
@@ -194,6 +200,7 @@ def sixteen_bits(photos: Path) -> None:
         (note, "photos/a.png: is no image that can be read"),
         (sixteen_bits, "photos/a.png: has more than 8 bits a colour; save it with 8"),
         (lambda photos: (photos / "a.png").unlink(), "photos/a.png: No such file or directory"),
+        (pipe, "photos/a.png: is no file"),
     ],
 )
 def test_files_that_plan_refuses(
@@ -226,4 +233,31 @@ def test_what_plan_refuses(edits: Bench, values: dict[str, Any], words: str) -> 
     if values.get("pipeline", "") is None:
         edits.values["parameters"] = FAST
     with pytest.raises((ModelError, StrategyError), match=words):
+        edits.plan()
+
+
+def test_a_folder_of_images_is_paired_by_name(
+    edits: Bench, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captions = tmp_path / "captions"
+    captions.mkdir()
+    for name in "ab":
+        (captions / f"{name}.txt").write_text(f"a {name} cat")
+    edits.values |= {"images": "photos", "prompts": {"file": "captions"}}
+    tasks = edits.plan()["tasks"]
+    assert [task["parameters"]["image"] for task in tasks] == ["photos/a.png", "photos/b.png"]
+    assert edits.run() == ExitCode.COMPLETE
+    before = pixels(edits.output)
+    recorded = str(edits.output / "manifest.yaml")
+    (edits.output / "000001.png").unlink()
+    assert main([recorded]) == 0
+    assert pixels(edits.output) == before
+    (captions / "z.txt").write_text("a z cat")
+    edits.values["prompts"] = [{"file": "captions"}, "no id"]
+    with pytest.raises(ManifestError) as refused:
+        edits.plan()
+    assert "z.txt: image: no image is named z in the folder" in str(refused.value)
+    assert "prompts[1]: image: images pairs prompts with files by their ids" in str(refused.value)
+    shutil.copy(photos / "a.png", photos / "a.JPG")
+    with pytest.raises(ManifestError, match=r"a.JPG and photos/a.png have one name; keep one"):
         edits.plan()

@@ -67,13 +67,29 @@ class Case:
 
     def prompts(self) -> list[dict[str, Any]]:
         """Texts of unequal length, one with a negative text of its own, and the first once more in
-        a size of its own."""
+        a size of its own. Each has its own input images."""
         prompts: list[dict[str, Any]] = [{"prompt": text} for text in self.texts]
         if self.like.negative:
             prompts[1]["parameters"] = {"negative_prompt": OTHER_NEGATIVE}
         if self.like.own:
             prompts.append({"prompt": self.texts[0], "parameters": dict(self.like.own)})
+        for place, prompt in enumerate(prompts):
+            files = {name: str(self.input_image(name, place)) for name in self.like.inputs}
+            if files:
+                prompt["parameters"] = {**prompt.get("parameters", {}), **files}
         return prompts
+
+    def input_image(self, name: str, place: int) -> Path:
+        """A file of blotches, 32 px wide, or of a mask whose upper part is white."""
+        path = self.model.with_name("inputs") / f"{name}-{place}.png"
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            blotches = np.random.default_rng(place).integers(0, 255, (4, 4, 3), dtype=np.uint8)
+            if "mask" in name:
+                blotches[:] = 0
+                blotches[: 1 + place % 3] = 255
+            Image.fromarray(blotches).resize((32, 32), Image.Resampling.NEAREST).save(path)
+        return path
 
     def parameters(self) -> dict[str, Any]:
         negative = {"negative_prompt": NEGATIVE} if self.like.negative else {}
@@ -115,6 +131,7 @@ class Plain:
     made: Made
     batch: str  # how a batch differs from that, "" where it does not
     text: int  # of 255, by how much another text changes an image
+    image: int | None  # the same for another input image; None without any
     is_steady: bool  # the same call makes the same image
 
 
@@ -130,7 +147,8 @@ def plain(ranks: Launcher, case: Case, folder: Path) -> Plain:
     if "failed" in values:
         raise Fault(f"diffusers fails: {values['failed']}")
     images = [np.load(folder / f"plain-{place}.npy") for place in range(len(case.calls()))]
-    return Plain(Made(images), values["batch"], values["text"], values["is_steady"])
+    told = (values[name] for name in ("batch", "text", "image", "is_steady"))
+    return Plain(Made(images), *told)
 
 
 def launch(ranks: Launcher, path: Path, world_size: int = 1) -> Made:

@@ -36,6 +36,8 @@ def look(
         return _refusal(ranks, case, folder / "plan", str(expected))
     if expected.text < MIN_TEXT:
         return Finding("fault", f"another text changes only {expected.text} of 255")
+    if expected.image is not None and expected.image < MIN_TEXT:
+        return Finding("fault", f"another input image changes only {expected.image} of 255")
     one = case.manifest(folder / "one", batch_size=1)
     try:
         check(ranks, one)

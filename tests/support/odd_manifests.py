@@ -7,6 +7,7 @@ that is written as it is. The same seed makes the same case.
 import copy
 import json
 import re
+from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,9 @@ from runner.model.signature import PipelineCall, pipeline_call
 
 __all__ = ["Case", "TinyModel", "case"]
 
+PNG = b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAAADhZOFXAAAAEElEQVR4nGNsYIAAJgaKGAAmCACQXTClHgAAAABJRU5ErkJggg=="
+)
 SCHEMA = Manifest.model_json_schema()
 
 RAW = (
@@ -115,6 +119,14 @@ ENDINGS = (".txt", ".jsonl", ".JSONL", ".json", ".csv", ".tsv", ".parquet", ".md
 
 class Map(list[tuple[Any, Any]]):
     """A mapping as (key, value) pairs."""
+
+
+# Keys whose values are no text of any kind.
+KNOWN = {
+    "dir": ("out", "made/here"),
+    "pipeline": ("text-to-image", "image-to-image", "inpaint", "FluxImg2ImgPipeline"),
+    "inputs": (".", "none"),
+}
 
 
 class Raw(str):
@@ -216,6 +228,9 @@ class _Maker:
             item["seed"] = self.random.choice((0, 5, 2**63 - 1))
         if self.is_rare(2):
             item["parameters"] = self.parameters(self.model.own)
+        if self.is_rare(4):
+            self.files["in.png"] = PNG
+            item["image"] = self.random.choice(("in.png", ["in.png"], "./in.png", "none.png"))
         return item
 
     def by_schema(self, part: dict[str, Any], name: str = "") -> Any:
@@ -244,7 +259,7 @@ class _Maker:
             case "null":
                 return None
             case "string":
-                return self.random.choice(["out", "made/here"] if name == "dir" else WORDS + TEXTS)
+                return self.random.choice(KNOWN.get(name, WORDS + TEXTS))
             case "array":
                 return [self.by_schema(part["items"]) for _ in range(self.random.randrange(4))]
             case "object":

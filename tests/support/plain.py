@@ -3,6 +3,7 @@
 `main` runs in a forked process (launches.py): same threads, and no state of the runner's.
 """
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.model.input_names import is_input
 from support.conformance import LIMIT
 
 __all__ = ["main"]
@@ -41,11 +43,14 @@ def main(arguments: list[str]) -> int:
         np.save(folder / f"plain-{place}.npy", image)
     # The first image with the third's text: what the text alone changes.
     other = alone(pipe, {**calls[0], "prompt": calls[2]["prompt"]})
+    files = {name: file for name, file in calls[1].items() if is_input(name)}
+    shown = apart(alone(pipe, {**calls[0], **files}), images[0]) if files else None
     write(
         folder,
+        image=shown,
         is_steady=bool((again == images[0]).all()),
         batch=batch_fault(pipe, calls[:3], images[:3]),
-        text=int(np.abs(other - images[0]).max()),
+        text=apart(other, images[0]),
     )
     return 0
 
@@ -58,20 +63,39 @@ def alone(pipe: Any, call: Call) -> Any:
 def batch_fault(pipe: Any, calls: Sequence[Call], images: Sequence[Any]) -> str:
     """How a batch of these calls differs from one call each; nothing where it does not."""
     together = dict(calls[0])
-    for name in ("prompt", *(n for n in together if n.endswith("prompt") and n != "prompt")):
+    inputs = [name for name in together if is_input(name)]
+    for name in (
+        "prompt",
+        *inputs,
+        *(n for n in together if n.endswith("prompt") and n != "prompt"),
+    ):
         together[name] = [call[name] for call in calls]
     try:
         found = made(pipe, together, [generator(call["seed"]) for call in calls])
     except Exception as error:
         return words(error)
-    apart = [int(np.abs(a - b).max()) for a, b in zip(found, images, strict=True)]
-    return f"{max(apart)} of 255 off" if max(apart) > LIMIT else ""
+    furthest = max(itertools.starmap(apart, zip(found, images, strict=True)))
+    return f"{furthest} of 255 off" if furthest > LIMIT else ""
+
+
+def apart(one: Any, other: Any) -> int:
+    return int(np.abs(one - other).max())
 
 
 def made(pipe: Any, call: Mapping[str, Any], generators: Any) -> list[Any]:
-    parameters = {name: value for name, value in call.items() if name != "seed"}
+    parameters = {
+        name: loaded(value) if is_input(name) else value
+        for name, value in call.items()
+        if name != "seed"
+    }
     output = pipe(**parameters, generator=generators, output_type="pil")
     return [np.asarray(image).astype(np.int16) for image in output.images]
+
+
+def loaded(value: Any) -> Any:
+    from diffusers.utils import load_image
+
+    return [*map(load_image, value)] if isinstance(value, list) else load_image(value)
 
 
 def generator(seed: int) -> Any:

@@ -43,6 +43,7 @@ FAMILIES = (
     "language",
     "encoder_decoder",
     "older",
+    "with_images",
 )
 
 MODELS: dict[str, Model] = {

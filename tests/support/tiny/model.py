@@ -15,6 +15,7 @@ class Model:
     parameters: Mapping[str, Any]  # of every image
     own: Mapping[str, Any] = field(default_factory=dict)  # of one image that has its own size
     negative: bool = True  # takes a negative prompt
+    inputs: tuple[str, ...] = ()  # its input images
 
 
 def square(size: int, steps: int = 2, **others: Any) -> dict[str, Any]:
