@@ -64,7 +64,8 @@ def rows(job: JobSize, machine: Machine) -> list[Row]:
 def choose(job: JobSize, machine: Machine, found: Sequence[Row]) -> Choice:
     """The guides' table; `found` are its `rows`. Raises StrategyError where nothing in diffusers
     fits, with what would help."""
-    fitting = [row.strategy for row in found if row.estimate.fits]
+    fits = [row for row in found if row.estimate.fits]
+    fitting = [row.strategy for row in fits if not row.estimate.on_host]
     room = machine.memory - OVERHEAD
     device_map = _first(fitting, DeviceMap)
     if whole := _first(fitting, DataParallel):
@@ -84,6 +85,9 @@ def choose(job: JobSize, machine: Machine, found: Sequence[Row]) -> Choice:
     for kind in (DeviceMap, TensorParallel, ContextParallel):
         if strategy := _first(fitting, kind):
             return strategy, "it is the first that fits"
+    if hosted := next((row for row in fits if row.estimate.on_host), None):
+        where = f"{gib(hosted.estimate.on_host)} of the weights must lie in host memory"
+        return hosted.strategy, f"the devices do not hold the model: {where}, which is slow"
     raise StrategyError(f"strategy: auto: nothing fits on {machine}: {_too_large(job, room)}")
 
 
@@ -97,10 +101,7 @@ def _too_large(job: JobSize, room: int) -> str:
         return f"{gib(OVERHEAD)} of each device are taken before the model; use larger devices"
     sizes = f"weights of {gib(job.weights)} and activations of {gib(job.activations)}"
     if job.activations <= room // 2:
-        return (
-            f"{sizes}; use quantization, more or larger devices, or device_map, which keeps what "
-            f"does not fit in host memory (slower)"
-        )
+        return f"{sizes}; use quantization, or more or larger devices"
     if job.weights <= room // 2:
         return f"{sizes}; use smaller images, a smaller batch_size or VAE tiling"
     return (

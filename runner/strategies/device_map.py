@@ -23,8 +23,8 @@ from runner.strategies.base import (
 from runner.strategies.checks.conditions import Conditions
 from runner.strategies.checks.phases import fault_of_phases, phases_of
 from runner.strategies.engines.placement import Budget, alone_on, load_placed, splitting
-from runner.strategies.estimate.fit import LEFT_FREE, JobSize, in_components, in_phases
-from runner.strategies.estimate.places import parts_of, placed
+from runner.strategies.estimate.fit import LEFT_FREE, JobSize, in_components, in_phases, with_host
+from runner.strategies.estimate.places import by_use, parts_of, placed
 from runner.units import MAX_BYTES, bytes_in, counted
 
 if TYPE_CHECKING:
@@ -120,11 +120,14 @@ class DeviceMap(StrategyBase):
 
     @classmethod
     def rows(cls, job: JobSize, machine: Machine) -> list[Row]:
-        phased = Row(cls(phases=True), in_phases(job, machine))
-        apart = in_components(job, machine)
-        if apart is None:
-            return [phased]
-        return [Row(cls(processes=apart.ranks_per_replica), apart), phased]
+        found = [Row(cls(phases=True), in_phases(job, machine))]
+        if apart := in_components(job, machine):
+            found.insert(0, Row(cls(processes=apart.ranks_per_replica), apart))
+        if hosted := with_host(job, machine):
+            estimate, full = hosted
+            most: dict[str, int | str] = {str(number): full for number in range(machine.devices)}
+            found.append(Row(cls(processes=machine.devices, max_memory=most), estimate))
+        return found
 
     def for_processes(self, machine: Machine, processes: int) -> Self:
         """With fewer processes than devices, each drives several."""
@@ -140,8 +143,13 @@ class DeviceMap(StrategyBase):
             self._check_phases(conditions)
         if conditions.device == "cpu":
             self._check_cpu(conditions)
-        elif machine is not None and not works(world.world_size):
-            raise StrategyError(self._lacking_gpu(machine, world.world_size))
+        elif machine is not None:
+            if not works(world.world_size):
+                raise StrategyError(self._lacking_gpu(machine, world.world_size))
+            full = int(machine.memory * LEFT_FREE)
+            count = self._gpus(machine, world.world_size)
+            gpus: Budget = {number: self._given.get(str(number), full) for number in range(count)}
+            self._check_room(conditions, gpus)
         idle = self.processes - 1
         remark = f"{idle} of every {self.processes} processes idle: the first drives their GPUs"
         return Resolution(self, [remark] if idle else [])
@@ -167,7 +175,7 @@ class DeviceMap(StrategyBase):
         import torch
 
         configs = conditions.configs
-        together = phases_of(configs) if self.phases else [configs.networks]
+        together = phases_of(configs) if self.phases else [by_use(configs)]
         for names in together:
             dtype = getattr(torch, conditions.dtype)
             placed([part for name in names for part in parts_of(configs, name, dtype)], budget)

@@ -234,7 +234,9 @@ def _target(func: Any, args: Any, kwargs: dict[str, Any], ours: list[DeviceTenso
 
 
 def _on_host(kwargs: dict[str, Any]) -> dict[str, Any]:
-    changed = {"device": torch.device("cpu")} if kwargs.get("device") is not None else {}
+    """The arguments as a CPU takes them; a tensor without numbers stays one."""
+    is_ours = devices.index_of(kwargs.get("device")) is not None
+    changed = {"device": torch.device("cpu")} if is_ours else {}
     return {**kwargs, **changed, **({"pin_memory": False} if kwargs.get("pin_memory") else {})}
 
 

@@ -30,7 +30,7 @@ from runner.model.text_memory import TextMemory
 from runner.model.truncation import Truncation
 from runner.strategies.base import Source
 from runner.strategies.checks.phases import phases_of
-from runner.strategies.engines.placement import Place
+from runner.strategies.engines.placement import Place, load_component
 from runner.strategies.estimate.sizes import empty
 
 __all__ = ["PhasedPipeline"]
@@ -171,7 +171,7 @@ class PhasedPipeline:
 
     def _load(self, names: Iterable[str], places: Mapping[str, Mapping[str, Any]]) -> None:
         for name in names:
-            component = self.source.component(name, **places[name])
+            component = load_component(self.source, name, places[name])
             self.texts.watch(name, component)
             object.__setattr__(self.pipe, name, component)
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from runner.launch.world import World
 from runner.model.configs import ModelConfigs
 from runner.strategies.base import Source
-from runner.strategies.estimate.places import Budget, parts_of, placed
-from runner.strategies.estimate.sizes import component_sizes
+from runner.strategies.estimate.places import Budget, by_use, parts_of, placed
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Budget", "Place", "alone_on", "load_placed", "splitting"]
+__all__ = ["Budget", "Place", "alone_on", "load_component", "load_placed", "splitting"]
 
 # Components that are loaded together → for each the arguments of its `from_pretrained`.
 Place = Callable[[Sequence[str]], Mapping[str, dict[str, Any]]]
@@ -44,19 +43,28 @@ def splitting(source: Source, budget: Budget, world: World) -> Place:
     return place
 
 
+def load_component(source: Source, name: str, arguments: Mapping[str, Any]) -> Any:
+    """One component, with what `place` says of it. Where all of it lies on one GPU, the libraries
+    do not move there what it is called with, since they do not know that others lie elsewhere."""
+    from accelerate import dispatch_model
+
+    component = source.component(name, **arguments)
+    places = arguments.get("device_map", {})
+    if isinstance(places.get(""), int):
+        keys = ("_skip_keys", "_skip_keys_device_placement")  # of diffusers, and of transformers
+        kept = next((getattr(component, key) for key in keys if hasattr(component, key)), None)
+        dispatch_model(component, device_map=places, skip_keys=kept, force_hooks=True)
+    return component
+
+
 def load_placed(source: Source, budget: Budget, world: World) -> Any:
     """The pipeline with components whole on the GPUs if they fit, else split.
 
     Raises StrategyError for a budget that is too small for any split.
     """
-    sizes = component_sizes(ModelConfigs.read(source.folder), source.dtype)
-    gpus = [size for place, size in budget.items() if place != "cpu"]
-    if gpus and max(sizes.values()) <= max(gpus) and sum(sizes.values()) <= sum(gpus):
-        return source.pipeline(device_map="balanced", max_memory=budget)
+    names = by_use(ModelConfigs.read(source.folder))
     place = splitting(source, budget, world)
-    loaded = {
-        name: source.component(name, **arguments) for name, arguments in place([*sizes]).items()
-    }
+    loaded = {name: load_component(source, name, of) for name, of in place(names).items()}
     pipe = source.pipeline(**loaded)
     pipe.place = place  # kept with the pipeline: it holds what was offloaded
     return pipe

@@ -12,15 +12,18 @@ The rest is estimated, for the largest image of the plan, and called an estimate
   with Qwen-Image's: 3.38 GiB at 1024², 13.5 GiB at 2048², in bfloat16. No strategy divides them.
 - the larger of both counts, since one ends before the other begins; and 2 GiB for the device's
   context, its libraries and the allocator.
+
+Where device_map puts what, the same function says that places it (places.py).
 """
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from runner.errors import StrategyError
 from runner.launch.devices import Machine
 from runner.model.configs import ModelConfigs
 from runner.strategies.checks.conditions import PlannedImage
+from runner.strategies.estimate.places import Part, by_use, held, parts_of, placed
 from runner.units import DTYPE_BYTES, GIB, gib
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
     "sharing_matrices",
     "sharing_tokens",
     "whole",
+    "with_host",
 ]
 
 OVERHEAD = 2 * GIB
@@ -107,6 +111,22 @@ class JobSize:
         """At their most, on a single device."""
         return max(self.denoising, self.decoding)
 
+    def parts(self) -> list[Part]:
+        """What can lie on devices of its own, by the shapes of the components; the sizes are those
+        of the files. A component whose configs are not at hand is one part. Raises ModelError."""
+        import torch
+
+        dtype, found = getattr(torch, self.dtype), []
+        known = by_use(self.configs)
+        for name in (*known, *(self.components.keys() - known)):
+            size = self.components.get(name, 0)
+            parts = [Part(name, "", 1, is_block=False)]
+            if name in known and name != "vae":  # which is one part anyhow
+                parts = parts_of(self.configs, name, dtype)
+            counted = sum(part.size for part in parts)
+            found += [part._replace(size=size * part.size // counted) for part in parts]
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -118,14 +138,23 @@ class Estimate:
     activations: int
     headroom: int
     why: str = ""
+    on_host: int = 0  # weights in host memory, of each replica
 
     @classmethod
     def on(
-        cls, machine: Machine, ranks: int, weights: int, activations: int, why: str = ""
+        cls,
+        machine: Machine,
+        ranks: int,
+        weights: int,
+        activations: int,
+        why: str = "",
+        on_host: int = 0,
     ) -> "Estimate":
         headroom = machine.memory - weights - activations - OVERHEAD
         short = f"{gib(-headroom)} short" if headroom < 0 else ""
-        return cls(ranks, machine.devices // ranks, weights, activations, headroom, short or why)
+        return cls(
+            ranks, machine.devices // ranks, weights, activations, headroom, short or why, on_host
+        )
 
     @property
     def fits(self) -> bool:
@@ -143,30 +172,51 @@ def whole(job: JobSize, machine: Machine) -> Estimate:
 
 
 def in_components(job: JobSize, machine: Machine) -> Estimate | None:
-    """Components whole on the fewest devices that hold them; split over all devices where one is
-    larger than a device. None on a machine with one device."""
-    sizes = replica_sizes(machine)
-    if not sizes:
+    """As device_map places the components on the fewest devices that hold all of them; on all where
+    none do. None where they are not held without the host's memory."""
+    parts, found = job.parts(), None
+    for count in replica_sizes(machine):
+        made = _spread(job, parts, machine, count, int(machine.memory * LEFT_FREE))
+        if made is not None and not made.on_host:
+            found = made
+            if made.fits:
+                break
+    return found
+
+
+def with_host(job: JobSize, machine: Machine) -> tuple[Estimate, int] | None:
+    """As device_map places the components on all devices and in host memory, and how much of each
+    device it may fill so that images have room, too. None where that is too little."""
+    full = min(int(machine.memory * LEFT_FREE), machine.memory - job.activations - OVERHEAD)
+    made = _spread(job, job.parts(), machine, machine.devices, full) if full > 0 else None
+    return (made, full) if made is not None and made.on_host else None
+
+
+def _spread(
+    job: JobSize, parts: Sequence[Part], machine: Machine, count: int, full: int
+) -> Estimate | None:
+    """Over so many devices, each filled up to `full` bytes, and the host. None where even then
+    there is no room."""
+    devices = range(count)
+    try:
+        places = placed(parts, {**dict.fromkeys(devices, full), "cpu": job.weights})
+    except StrategyError:
         return None
-    room = machine.memory - job.activations - OVERHEAD
-    enough = (count for count in sizes if _fullest(job.components, count) <= room)
-    count = next(enough, machine.devices)
-    weights, why = _fullest(job.components, count), "components whole, on different devices"
-    if weights > room and job.largest > room:
-        full = int(machine.memory * LEFT_FREE)  # one device after another is filled up to this
-        weights, why = min(job.weights, full), "largest component split over the devices"
-        if job.weights > full * count:
-            why = "largest component split over the devices and host memory"
-            weights = math.ceil(job.weights / count)
-    return Estimate.on(machine, count, weights, job.activations, why)
+    weights = held(parts, places)
+    denoiser, decoder = ({*places.get(name, {}).values()} for name in (job.configs.denoiser, "vae"))
 
+    def activations(device: int) -> int:
+        return max(job.denoising * (device in denoiser), job.decoding * (device in decoder))
 
-def _fullest(components: Mapping[str, int], devices: int) -> int:
-    """Bytes on the fullest device when each component, largest first, goes to the emptiest."""
-    loads = [0] * devices
-    for size in sorted(components.values(), reverse=True):
-        loads[loads.index(min(loads))] += size
-    return max(loads)
+    fullest = max(devices, key=lambda device: weights.get(device, 0) + activations(device))
+    on_host = weights.get("cpu", 0)
+    why = "components whole, on different devices"
+    if on_host:
+        why = f"{gib(on_host)} of the weights in host memory (slower)"
+    elif any("" not in of for of in places.values()):
+        why = "components split over the devices"
+    held_there, needed = weights.get(fullest, 0), activations(fullest)
+    return Estimate.on(machine, count, held_there, needed, why, on_host=on_host)
 
 
 def in_phases(job: JobSize, machine: Machine) -> Estimate:

@@ -1,8 +1,10 @@
-"""Which device holds which module of a model, for a budget of bytes: a pure function of both.
+"""Which device holds which module of a model, for a budget of bytes: a pure function of both, for
+what is loaded and for what `plan --devices` says.
 
-Only blocks that the model itself says must not be split may lie anywhere: they are called as a
-whole, so their weights can be fetched when they are. All else (embeddings, norms, the decoder) is
-read by the code around it as well, and stays on a device that computes.
+Components lie whole on the GPUs where all of them fit so, each on the one with the most room left.
+Else they are split. Only blocks that the model itself says must not be split may lie anywhere: they
+are called as a whole, so their weights can be fetched when they are. All else (embeddings, norms,
+the decoder) is read by the code around it as well, and stays on a device that computes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +18,7 @@ from runner.units import gib
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Budget", "Part", "Places", "parts_of", "placed"]
+__all__ = ["Budget", "Part", "Places", "by_use", "held", "parts_of", "placed"]
 
 Budget = Mapping[int | str, int]  # bytes of weights by device: a GPU's number on the node, or "cpu"
 Places = dict[str, int | str]  # a component's modules → a device of the budget, or "disk"
@@ -29,6 +31,12 @@ class Part(NamedTuple):
     name: str  # of the module, parameter or buffer; "" for the whole component
     size: int  # bytes
     is_block: bool
+
+
+def by_use(configs: ModelConfigs) -> list[str]:
+    """The components with weights, the denoiser first: it is called most, and its blocks get the
+    best places."""
+    return sorted(configs.networks, key=lambda name: name != configs.denoiser)
 
 
 def parts_of(configs: ModelConfigs, component: str, dtype: "torch.dtype") -> list[Part]:
@@ -74,26 +82,58 @@ def _bytes(tensor: "torch.Tensor", dtype: "torch.dtype") -> int:
 
 
 def placed(parts: Sequence[Part], budget: Budget) -> dict[str, Places]:
-    """Component → where its modules go: what computes first, then blocks in their order, device
-    after device; those that fit nowhere on disk.
+    """Component → where its modules go. Where not all fits, the first parts get the best places.
 
     Raises StrategyError where there is no room for what must lie on a device that computes.
     """
-    gpus = [device for device in budget if device != "cpu"]
-    computing = gpus or ["cpu"]
+    computing = [device for device in budget if device != "cpu"] or ["cpu"]
+    return _whole(parts, budget, computing) or _split(parts, budget, computing)
+
+
+def held(parts: Sequence[Part], places: Mapping[str, Places]) -> dict[int | str, int]:
+    """Device → bytes of the parts that lie there."""
+    found: dict[int | str, int] = {}
+    for part in parts:
+        of = places[part.component]
+        device = of[""] if "" in of else of[part.name]
+        found[device] = found.get(device, 0) + part.size
+    return found
+
+
+def _whole(
+    parts: Sequence[Part], budget: Budget, computing: Sequence[int | str]
+) -> dict[str, Places] | None:
+    """Each component on one device, the largest first; None where one does not fit."""
+    sizes: dict[str, int] = {}
+    for part in parts:
+        sizes[part.component] = sizes.get(part.component, 0) + part.size
+    left = {device: budget[device] for device in computing}
+    found: dict[str, Places] = {}
+    for component in sorted(sizes, key=lambda name: -sizes[name]):
+        device = max(computing, key=lambda device: left[device])  # the first of equal ones
+        left[device] -= sizes[component]
+        if left[device] < 0:
+            return None
+        found[component] = {"": device}
+    return found
+
+
+def _split(
+    parts: Sequence[Part], budget: Budget, computing: Sequence[int | str]
+) -> dict[str, Places]:
+    """What computes first, then blocks in their order, device after device; those that fit nowhere
+    on disk. Raises StrategyError."""
     left = dict(budget)
     found: dict[str, Places] = {part.component: {} for part in parts}
-    home: dict[str, int | str] = {}
     for component in found:
         fixed = [part for part in parts if part.component == component and not part.is_block]
         size = sum(part.size for part in fixed)
         device = next((device for device in computing if left[device] >= size), None)
         if device is None:
             raise StrategyError(_too_little(parts, component, size, budget))
-        home[component] = device
         left[device] -= size
         found[component] |= {part.name: device for part in fixed}
-    order: list[int | str] = [*gpus, "cpu", "disk"] if "cpu" in budget else [*gpus, "disk"]
+    order = [*computing, *(["cpu"] if "cpu" in budget and "cpu" not in computing else []), "disk"]
     left["disk"] = sum(part.size for part in parts)
     for component, places in found.items():
         now = 0  # a component's blocks do not go back to a device

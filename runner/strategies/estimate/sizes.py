@@ -2,25 +2,12 @@
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.errors import ModelError
 from runner.model.configs import ModelConfigs, divisors
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["component_sizes", "empty", "tensor_parallel_degrees", "tensor_parallel_shares"]
-
-
-def component_sizes(configs: ModelConfigs, dtype: "torch.dtype") -> dict[str, int]:
-    """Bytes of each component with weights if all of it has this dtype, largest first."""
-    sizes = {
-        name: sum(weight.numel() for weight in empty(configs, name).state_dict().values())
-        * dtype.itemsize
-        for name in configs.networks
-    }
-    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+__all__ = ["empty", "tensor_parallel_degrees", "tensor_parallel_shares"]
 
 
 def tensor_parallel_degrees(configs: ModelConfigs) -> list[int]:
