@@ -93,7 +93,8 @@ def save(family: str, folder: Path) -> Path:
 
 def source_of(folder: Path, dtype: str = "float32") -> ModelSource:
     model = SimpleNamespace(id="m", variant=None, allow_pickle=False, trust_remote_code=False)
-    return ModelSource(folder, SimpleNamespace(dtype=dtype, model=model))  # type: ignore[arg-type]
+    manifest = SimpleNamespace(dtype=dtype, model=model, pipeline=None)
+    return ModelSource(folder, manifest)  # type: ignore[arg-type]
 
 
 def plain(source: ModelSource) -> Any:
