@@ -209,7 +209,11 @@ def _schema(options: argparse.Namespace) -> int:
 def _completion(options: argparse.Namespace) -> int:
     import shtab
 
-    answer(shtab.complete(parser(), options.shell))
+    lines = shtab.complete(parser(), options.shell).splitlines()
+    # It begins with words on where to copy it, which nobody has to; zsh reads `#compdef`.
+    start = next(place for place, line in enumerate(lines) if line and not line.startswith("#"))
+    head = [line for line in lines[:start] if line.startswith("#compdef")]
+    answer("\n".join([*head, *lines[start:]]))
     return ExitCode.COMPLETE
 
 

@@ -21,6 +21,8 @@ MAX_COUNT = 10**9
 MAX_PROCESSES = 10**6
 MAX_CELL = 1024  # pixels of an image on a contact sheet
 
+WITHOUT_COMMAND = ("-h", "--help", "--version")
+
 Parser = argparse.ArgumentParser
 
 # What shtab takes for files and folders (shtab.FILE and shtab.DIRECTORY, which would be imported
@@ -34,8 +36,11 @@ FILES = {
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """The options, with the command's name in `command`. Exits with 2 where they are wrong."""
     # `python -m runner job.yaml` is short for `python -m runner run job.yaml`.
-    is_short = bool(words) and not words[0].startswith("-") and words[0] not in COMMANDS
-    if is_short and not _is_file(words[0]):
+    is_short = bool(words) and words[0] not in (*COMMANDS, *WITHOUT_COMMAND)
+    if is_short and words[0].startswith("-"):
+        if command := next((word for word in words if word in COMMANDS), None):
+            parser().error(f"{cut(words[0], 80)}: write it after {command}")
+    elif is_short and not _is_file(words[0]):
         parser().error(f"{cut(words[0], 80)}: no command and no file{_nearest_command(words[0])}")
     options, rest = parser().parse_known_args(["run", *words] if is_short else words)
     if rest:

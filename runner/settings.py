@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
-__all__ = ["Settings", "ShortForm", "Text"]
+__all__ = ["KeyFault", "Settings", "ShortForm", "Text"]
+
+
+class KeyFault(ValueError):
+    """What is wrong with one key of a mapping that is checked as a whole. Messages name its line,
+    not that of the mapping."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class Settings(BaseModel):

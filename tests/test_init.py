@@ -32,6 +32,13 @@ def test_well_known_lists(tmp_path: Path, path: Path, capsys: pytest.CaptureFixt
         ("a.txt", "a cat\na dog\n", "file: a.txt\n"),
         ("a: b.csv", "Prompt,steps\na cat,8\n", "num_inference_steps: steps"),
         ("a.csv", "id,prompt\nx,a cat\n", '"{id}_{variation:02}"'),
+        ("a.txt", "a cat --n low --w 64\na dog --n low\n", "format: sd-scripts"),
+        ("a.csv", "promt,seed\na cat,4\n", "columns: {prompt: promt}"),
+        (
+            "a.jsonl",
+            '{"caption": "a cat", "w": 64, "h": 64, "neg": "x", "year": 1}',
+            "# columns: {prompt: caption, width: w, height: h, negative_prompt: neg} ",
+        ),
     ],
 )
 def test_what_it_finds(tmp_path: Path, name: str, data: str, wanted: str) -> None:
@@ -50,6 +57,7 @@ def test_a_folder_and_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str
     before = Path("captions.yaml").read_text()
     for words, wanted in (
         (["captions"], "captions.yaml: is there"),
+        ([str(write(tmp_path / "d.txt", "a --n x\nb --steps 4\n"))], "d.txt:2: --steps: cannot"),
         (["absent.csv"], "absent.csv: no such file"),
         ([str(write(tmp_path / "b.csv", "prompt\na\xff\x00"))], "b.csv:2: prompt: the control"),
         ([str(write(tmp_path / "c.doc", "a"))], "prompt files end in .txt"),

@@ -7,15 +7,27 @@ from pathlib import Path
 import yaml
 
 from runner.errors import LaunchError
+from runner.manifest.sources.folder import inner_folders
 from runner.manifest.sources.guess import guess
 from runner.manifest.sources.prompt_list import PromptList
 from runner.manifest.sources.spec import File
 from runner.say import answer, cut, is_utf8
-from runner.units import counted
+from runner.units import counted, first_few
 
 __all__ = ["init"]
 
 LOOKED_AT = 100  # prompts, for what they have
+# Names of data that often are parameters. Others may mean something else by them, so what they are
+# is only proposed.
+OFTEN = {
+    "w": "width",
+    "h": "height",
+    "neg": "negative_prompt",
+    "cfg_scale": "guidance_scale",
+    "image_id": "id",
+    "key": "id",
+    "uid": "id",
+}
 TEXT = """\
 # {count} in {name}{data}
 # All keys are in docs/manifest.md; `runner schema` prints them for editors.
@@ -44,6 +56,8 @@ def init(path: Path, model: str) -> None:
     column = spec.columns.get("prompt")
     origin = f", from the column {column}" if column else ""
     answer(f"{target}: {counted(len(prompts), 'prompt')}{origin}; next: runner plan {target}")
+    if path.is_dir() and (inner := inner_folders(path)):
+        answer(f"left out: the .txt files in {first_few(inner)}; add these folders as sources")
 
 
 def _text(spec: File, prompts: PromptList, path: Path, model: str) -> str:
@@ -56,16 +70,22 @@ def _text(spec: File, prompts: PromptList, path: Path, model: str) -> str:
         name=_line(path.name),
         data=_line(data),
         model=_yaml(model),
-        prompts=_prompts(spec),
+        prompts=_prompts(spec, names),
         stem=_line(path.stem),
         template="{id}_{variation:02}" if has_ids else "{prompt_index:05}_{variation:02}",
     )
 
 
-def _prompts(spec: File) -> str:
+def _prompts(spec: File, names: list[str]) -> str:
+    """The source, and what its data may be besides."""
     values = spec.model_dump(exclude_defaults=True)
     ordered = {"file": values.pop("file"), **values}
     lines = ["prompts:", *(f"  {key}: {_yaml(value)}" for key, value in ordered.items())]
+    likely = {OFTEN[name]: name for name in names if name in OFTEN}
+    if likely:
+        lines.append(
+            f"  # columns: {_yaml({**spec.columns, **likely})}    # if these are what they seem"
+        )
     lines.append("  # select: {first: 10}          # a part of the list, to begin with")
     return "\n".join(lines)
 

@@ -1,5 +1,7 @@
 """The `validate` command: the manifest and its prompts alone, without model and output folder."""
 
+import shlex
+
 from runner.folder.names import check_names
 from runner.manifest.load import Loaded
 from runner.manifest.name_template import parse
@@ -16,6 +18,10 @@ def validate(loaded: Loaded) -> None:
     name = loaded.manifest.output.name
     check_names(plan, parse(name) if name else None)
     prompts, images = counted(len(loaded.prompts), "prompt"), counted(len(plan), "image")
-    answer(f"{loaded.path}: good; {prompts}, {images}")
+    path = shlex.quote(str(loaded.path))
+    answer(
+        f"{loaded.path}: good; {prompts}, {images}; the model was not looked at, next: "
+        f"runner plan {path}"
+    )
     for remark in loaded.remarks:
         answer(str(remark))

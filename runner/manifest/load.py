@@ -2,7 +2,7 @@
 
 import hashlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,18 +13,23 @@ from pydantic_core import ErrorDetails
 from runner.errors import ManifestError, Problem
 from runner.manifest.input_images import names_input
 from runner.manifest.schema import Manifest
+from runner.manifest.sources.folder import inner_folders
 from runner.manifest.sources.open import open_prompts
 from runner.manifest.sources.paired import Paired, images_by_name
 from runner.manifest.sources.prompt_list import PromptList
 from runner.manifest.sources.spec import File
+from runner.manifest.suggestions import nearest
 from runner.manifest.words import MAX_VALUE, dotted, explain
 from runner.manifest.yaml_tree import Node, document, set_value
 from runner.model.input_names import is_input
 from runner.say import cut
+from runner.settings import KeyFault
+from runner.units import first_few
 
 __all__ = ["Loaded", "Parsed", "load", "parse"]
 
 MAX_BYTES = 256 << 20  # of a manifest
+SET = "--set "
 PNG_START = b"\x89PNG\r\n"
 ONE_FILE = (".safetensors", ".gguf", ".ckpt")  # no hub ID ends like these
 
@@ -57,6 +62,7 @@ def load(path: Path, sets: Sequence[str] = (), text: str | None = None) -> Loade
     manifest, root, remarks = parse(path, sets, text)
     manifest = _with_model_path(manifest, root, path.parent)
     files = _prompt_files(manifest.prompts, root, path.parent)
+    remarks += tuple(_left_out(files, root))
     start = None if manifest.inputs else path.parent
     prompts = open_prompts(manifest.prompts, files, root, start)
     if manifest.images is not None:
@@ -88,6 +94,15 @@ def _prompt_files(prompts: Any, root: Node, folder: Path) -> list[Path]:
     if problems:
         raise ManifestError(problems)
     return found
+
+
+def _left_out(files: Sequence[Path], root: Node) -> Iterator[Problem]:
+    """Of folders of text files: those inside them, which nobody reads."""
+    for path in files:
+        if path.is_dir() and (inner := inner_folders(path)):
+            words = f"{path}: the .txt files in its folders are left out ({first_few(inner)}); name"
+            remedy = f"{words} each folder as a source of its own, as in - file: {path / inner[0]}"
+            yield Problem(root.walk(("prompts",)).place, remedy)
 
 
 def _sha256(path: Path) -> str:
@@ -201,9 +216,17 @@ class _Fault:
     def __init__(self, root: Node, fault: ErrorDetails) -> None:
         self.details = fault
         self.node, self.path, self.place = root.walk(fault["loc"])
+        error = fault.get("ctx", {}).get("error")
+        if isinstance(error, KeyFault):
+            self.place = root.walk((*fault["loc"], error.key)).place
 
     def problem(self) -> Problem:
-        return Problem(self.place, explain(Manifest, self.details, self.path, self.node.text))
+        words = explain(Manifest, self.details, self.path, self.node.text)
+        if self.place.startswith(SET) and 'quote it: "' in words:  # a shell takes quotes away
+            key, _, value = self.place.removeprefix(SET).partition("=")
+            quoted = shlex.quote(f'{key}="{value}"')
+            words = f"{words.partition('; quote it: ')[0]}; write {SET}{quoted}"
+        return Problem(self.place, words)
 
 
 def _refusal(problems: Sequence[Problem], faults: Sequence[_Fault]) -> ManifestError:
@@ -220,6 +243,15 @@ def _refusal(problems: Sequence[Problem], faults: Sequence[_Fault]) -> ManifestE
         else:
             rest += 1
     return ManifestError(sorted(said, key=lambda problem: _line(problem.place)), rest)
+
+
+def _nearest_file(path: Path) -> str:
+    """ "; did you mean job.yaml?" for a file that is missing; empty where none is near."""
+    folder = path.parent
+    if path.exists() or not folder.is_dir():
+        return ""
+    names = (child.name for child in folder.iterdir() if child.suffix in (".yaml", ".yml"))
+    return nearest(path.name, {name.lower(): str(folder / name) for name in names})
 
 
 def _line(place: str) -> tuple[str, int]:
@@ -239,7 +271,8 @@ def _read(path: Path) -> str:
             raise ManifestError([Problem(str(path), message)])
         return data.decode("utf-8-sig")
     except OSError as error:
-        raise ManifestError([Problem(str(path), error.strerror or str(error))]) from None
+        message = (error.strerror or str(error)) + _nearest_file(path)
+        raise ManifestError([Problem(str(path), message)]) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         message = f"not UTF-8 (byte {error.object[error.start]:#04x}); save the file as UTF-8"

@@ -22,7 +22,7 @@ from runner.manifest.words import MAX_VALUE
 from runner.model.input_names import is_input
 from runner.model.signature import SETUP
 from runner.say import cut
-from runner.settings import Settings, ShortForm, Text
+from runner.settings import KeyFault, Settings, ShortForm, Text
 
 __all__ = [
     "COUNT",
@@ -77,7 +77,10 @@ def is_text(name: str) -> bool:
 
 def _check_parameters(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
     for name, value in values.items():
-        check_parameter(name, value)
+        try:
+            check_parameter(name, value)
+        except ValueError as error:
+            raise KeyFault(name, str(error)) from None
     return values
 
 
@@ -152,7 +155,10 @@ def _id(value: Any) -> Any:
 
 def _check_meta(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
     for name, value in values.items():
-        _check_json(name, value)
+        try:
+            _check_json(name, value)
+        except ValueError as error:
+            raise KeyFault(name, str(error)) from None
     return values
 
 

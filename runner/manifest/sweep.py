@@ -13,7 +13,7 @@ from runner.manifest.prompts import MAX_SEED, check_parameter
 from runner.manifest.scheduler import scheduler_value
 from runner.manifest.words import MAX_VALUE
 from runner.say import cut
-from runner.settings import Settings
+from runner.settings import KeyFault, Settings
 
 __all__ = ["Point", "Sweep", "points_of", "slots_in"]
 
@@ -34,8 +34,11 @@ def _check_axes(axes: dict[str, list[JsonValue]]) -> dict[str, list[JsonValue]]:
             raise ValueError(f"{name} is no axis of a sweep; {NO_AXES[name]}")
         if not name.strip():
             raise ValueError("an axis has no name; write that of a parameter, or of a word")
-        for value in values:
-            _check_value(name, value)
+        try:
+            for value in values:
+                _check_value(name, value)
+        except ValueError as error:
+            raise KeyFault(name, str(error)) from None
     return axes
 
 

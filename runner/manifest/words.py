@@ -102,12 +102,16 @@ def _reason(fault: Mapping[str, Any], text: str) -> str:
     words = WORDS[kind].format(**fault.get("ctx", {}))
     if kind == "literal_error":
         return words + nearest(str(value), {name: name for name in re.findall("'([^']*)'", words)})
+    if fault["loc"][-1] == "<number>":  # of what is a number or `auto`
+        words += ", or auto"
     if kind in NUMBERS:
         return words + _plain_number(value, is_whole=kind == "int_type")
     return words
 
 
 def _no_text(value: Any, text: str) -> str:
+    if isinstance(value, dict) and value and not any(value.values()):  # {id}, not in quotes
+        return f'YAML reads it as a mapping, not as text; quote it: "{{{", ".join(value)}}}"'
     if isinstance(value, dict | list | tuple):
         return "must be text, not a list or a mapping"
     if not text:

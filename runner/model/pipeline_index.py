@@ -20,6 +20,8 @@ def index_of(folder: Path, shown: str) -> dict[str, Any]:
     Raises ModelError for a folder without one, and for values that have not this form.
     """
     path = folder / INDEX
+    if not folder.is_dir():
+        raise ModelError(f"{shown}: no such folder; a model is a folder, a hub ID or demo")
     if not path.exists():
         raise ModelError(f"{shown}: no {INDEX} in {folder}; not a diffusers pipeline")
     values = read_json(path)

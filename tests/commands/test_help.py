@@ -55,6 +55,8 @@ def test_the_help_lists_every_command_once_in_its_group(
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
+        (["-q", "run", "job.yaml"], "-q: write it after run; see"),
+        (["--limit=4", "status", "job.yaml"], "--limit=4: write it after status"),
         (["staus", "job.yaml"], "did you mean status?"),
         (["vaildate"], "did you mean validate?"),
         (["frobnicate"], "commands: run, "),
@@ -68,6 +70,12 @@ def test_a_mistyped_word_gets_the_right_one(
     words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert meant in refusal(words, capsys)
+
+
+def test_options_may_stand_before_the_manifest() -> None:
+    for words in (["-q", "job.yaml"], ["job.yaml", "-q"], ["--output", "out", "-q", "job.yaml"]):
+        options = parse(words)
+        assert (options.command, options.quiet) == ("run", True)
 
 
 def test_a_file_without_an_ending_is_a_manifest(tmp_path: Path) -> None:
@@ -90,6 +98,10 @@ def completed(words: str) -> list[str]:
 
 
 def test_bash_completes_commands_options_and_files(capsys: pytest.CaptureFixture[str]) -> None:
+    for shell in ("tcsh", "zsh", "bash"):
+        assert main(["completion", shell]) == 0
+        assert "Copy this" not in (words := capsys.readouterr().out)
+        assert words.startswith("#compdef runner\n") == (shell == "zsh")
     assert main(["completion", "bash"]) == 0
     Path("completion.sh").write_text(capsys.readouterr().out)
     Path("jobs.yaml").touch()

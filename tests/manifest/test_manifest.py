@@ -439,7 +439,7 @@ def test_texts_are_texts(manifest: Write, text: str, wanted: str) -> None:
         ("guidence:\n\n  - a\n", ":2: guidence: unknown key; did you mean parameters.guid"),
         ("seed:\n  - 1\n", ":2: seed: must be a whole number"),
         ("parameters:\n  - 1\n", ":2: parameters: must be a mapping of keys to values"),
-        ("parameters:\n  prompt:\n    - a\n", ":2: parameters: prompt is set by the runner"),
+        ("parameters:\n  prompt:\n    - a\n", ":3: parameters: prompt is set by the runner"),
         ("strategy:\n  ulysses_degree: 2\n", ":2: strategy: must name its kind"),
         ("output:\n  title:\n    a: 1\n", ":3: output.title: unknown key; known keys: dir"),
         ("output:\n  dir:\n    - a\n", ":3: output.dir: must be text"),
@@ -604,6 +604,54 @@ def test_set_goes_over_the_file(manifest: Write) -> None:
     assert "--set batch_size=x" in str(problems(path, "batch_size=x"))
     assert "must look like key=value" in str(problems(path, "batch_size"))
     assert "--set hieght=3: hieght: unknown key" in str(problems(path, "hieght=3"))
+
+
+@pytest.mark.parametrize(
+    ("assignment", "wanted"),
+    [
+        ("parameters.num_inference_steps=abc", ": parameters: num_inference_steps must be"),
+        ("parameters.num_inference_steps=0", ": parameters: num_inference_steps must be"),
+        ("parameters.prompt=x", ": parameters: prompt is set by the runner"),
+        ("sweep.product.height=[x]", ": sweep.product: height must be a whole number"),
+        ("prompts.columns.generator=x", ": prompts.columns: generator is set by the runner"),
+        ("output.name={idx}", """; write --set 'output.name="{idx}"'"""),
+        ("output=7", """YAML reads it as a number, not as text; write --set 'output="7"'"""),
+        ("batch_size=many", ": batch_size: many: must be a whole number, or auto"),
+        ("batch_size=0", ": batch_size: 0: must be 1 or more, or auto"),
+    ],
+)
+def test_set_is_to_blame_for_what_it_sets(manifest: Write, assignment: str, wanted: str) -> None:
+    text = "model: demo\nparameters: {height: 64}\nsweep: {product: {width: [64]}}\n"
+    path = manifest(f"{text}prompts: {{file: list.csv, columns: {{id: key}}}}")
+    (found,) = problems(path, assignment)
+    assert found.startswith(f"--set {assignment}: ")
+    assert wanted in found
+
+
+def test_a_fault_in_a_mapping_names_the_line_of_its_key(manifest: Write) -> None:
+    text = "model: demo\nparameters:\n  height: 64\n  num_inference_steps: abc\nprompts: [a]"
+    assert problems(manifest(text))[0].startswith(":4: parameters: num_inference_steps must")
+    text = "model: demo\noutput:\n  name: {id}\nprompts: [a]"
+    assert problems(manifest(text))[0].endswith('not as text; quote it: "{id}"')
+
+
+def test_a_file_that_is_missing_has_a_near_name(manifest: Write) -> None:
+    path = manifest("model: demo\nprompts: [a]", "near.yaml")
+    wanted = f": No such file or directory; did you mean {path}?"
+    with pytest.raises(ManifestError) as caught:
+        load(path.with_name("near.ymal"))
+    assert str(caught.value).endswith(wanted)
+
+
+def test_folders_in_a_folder_of_texts_are_named(manifest: Write) -> None:
+    path = manifest("model: demo\nprompts: {file: texts}")
+    for name in ("texts/one.txt", "texts/sub/three.txt", "texts/images/x.png"):
+        (path.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / name).write_text("a cat")
+    loaded = load(path)
+    assert len(loaded.prompts) == 1
+    (remark,) = loaded.remarks
+    assert "the .txt files in its folders are left out (sub); " in str(remark)
 
 
 def test_local_models_and_prompt_files_are_found_from_the_manifest(

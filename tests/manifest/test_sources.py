@@ -132,13 +132,14 @@ def test_own_columns_in_full(tmp_path: Path) -> None:
         (",\n1,2\n", "list.csv:1: no names of columns"),
         ("prompt,tag\na,b\n,c\n", "list.csv:3: prompt is missing"),
         (b"prompt\na\nb\xff\nc\xfe\n", r"list.csv:3: not UTF-8 \(byte 2 is 0xff\); save the file"),
+        ("id;prompt\n1;K\u00fche\n".encode("cp1252"), "csv:2: not UTF-8 .* in Excel as CSV UTF-8"),
         ("prompt,tag\na,\x1b[31m\n", r"2: tag: the control character '\\x1b' at column 1"),
         ("prompt,parameters\na,{\n", "list.csv:2: parameters: {: must be JSON"),
         ("prompt,width,parameters\na,8,\"{\"\"width\"\": 9}\"\n", "width: given twice, also in"),
         ("prompt,promt\na,b\n", "promt: unknown; did you mean prompt"),
         ("prompt,steps\na,8\n", r"steps: unknown; did you mean num_inference_steps\?"),
         ("prompt,id\na,x\nb,y\nc,x\n", "list.csv:4: id: x: also at list.csv:2; give each"),
-        (b"pr\xe9,prompt\n1,a\n", r"list.csv:1: not UTF-8 \(byte 3 is 0xe9\); save the file"),
+        (b"pr\xe9,prompt\n1,a\n", "csv:1: not UTF-8 .byte 3 is 0xe9.; .* in Excel as CSV UTF-8"),
         ("prompt,id\na,1\n".encode("utf-16-le"), r"list.csv:1: the control character '\\x00'"),
         ("sep=;\nprompt;id\na;1\n", "list.csv:1: sep= is a line for Excel alone; remove it"),
         ("a cat\na dog\n", "no column is the prompt; .* if each line is a prompt, add format: t"),
@@ -146,6 +147,8 @@ def test_own_columns_in_full(tmp_path: Path) -> None:
         ("prompt,seeds\na,1\nb,'1'\n", r"list.csv:3: seeds: '1': must be JSON, as in \[7, 21\]"),
         ("", "no names of columns"),
         ("prompt\n", "list.csv: no prompts in it"),
+        ("prompt;seed\n;4\n", "list.csv:2: prompt is missing; fill it in, or remove the row"),
+        ("id,seed\n1,4\n", r"no column is the prompt; .* write columns: {prompt: NAME}"),
     ],
 )  # fmt: skip
 def test_bad_tables(tmp_path: Path, data: str | bytes, wanted: str) -> None:
@@ -243,6 +246,14 @@ def test_equal_faults_of_rows_are_counted(tmp_path: Path) -> None:
         "a.csv:2: seed: 'x': must be a whole number (and 2 more lines)",
         "a.csv:5: seed: -1: must be 0 or more",
     ]
+
+
+def test_a_key_of_its_own_is_not_proposed_for_the_prompt(tmp_path: Path) -> None:
+    data = '{"prompt": "a", "seed": 2}\n{"seed": 5}\n'
+    with pytest.raises(ManifestError, match="jsonl:2: prompt is missing; fill it in, or remove"):
+        read(write(tmp_path / "a.jsonl", data))
+    with pytest.raises(ManifestError, match="jsonl:1: prompt is missing; write .*prompt: NAME"):
+        read(write(tmp_path / "a.jsonl", '{"seed": 5, "id": "x"}\n'))
 
 
 def test_what_is_no_column_is_refused_or_data(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_folder_is_taken_as_it_is(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "wanted"),
     [
-        (lambda folder: shutil.rmtree(folder), "no model_index.json in"),
+        (lambda folder: shutil.rmtree(folder), "no such folder; a model is a folder, a hub ID"),
         (lambda folder: (folder / "model_index.json").unlink(), "no model_index.json in"),
         (lambda folder: (folder / "model_index.json").write_text("{"), "cannot be read"),
         (lambda folder: (folder / "model_index.json").write_text("{}"), "names no pipeline class"),

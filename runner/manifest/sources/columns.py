@@ -99,7 +99,7 @@ class Columns:
     def guess(self, names: list[str]) -> dict[str, str]:
         """What `columns` should say for these names."""
         found = {}
-        if "prompt" not in names and names:
+        if "prompt" not in names and not self._free.keys() >= set(names):
             found["prompt"] = self._likely(names)
         for name in names:
             key = "" if name in self._free or name in found.values() else self._near(name)
@@ -144,7 +144,9 @@ class Columns:
         self, fields: Fields, own: dict[str, Any], parameters: Fields, meta: Fields
     ) -> Prompt:
         if "prompt" not in own:
-            is_there = self._text_column in (self.names or ())
+            has_another = self.names is None and any(map(_may_be_prompt, fields))
+            was_there = self._text_column in (*(self.names or ()), *self._keys)
+            is_there = was_there and not has_another
             hint = "fill it in, or remove the row" if is_there else self._hint(list(fields))
             raise ValueError(f"prompt is missing; {hint}")
         for key, more in (("parameters", parameters), ("meta", meta)):
@@ -184,9 +186,10 @@ class Columns:
         is_one = self.is_text and len(names) == 1
         return hint + ("; if each line is a prompt, add format: text" if is_one else "")
 
-    @staticmethod
-    def _likely(names: list[str]) -> str:
-        likely = [name for name in names if SYNONYMS.get(name.lower().rstrip("s")) == "prompt"]
+    def _likely(self, names: list[str]) -> str:
+        """The name that may be the prompt's: none that is a key of its own."""
+        names = [name for name in names if name not in self._free]
+        likely = [*filter(_may_be_prompt, names)]
         close = [name for name in names if name.lower().rstrip("s") == "prompt"]
         return [*close, *likely, *names, "NAME"][0]
 
@@ -202,6 +205,10 @@ class Columns:
         # A table has 7.0 for 7 where other cells of the column are empty.
         is_whole = type(value) is float and value.is_integer() and key in WHOLE_KEYS
         return int(value) if is_whole else value
+
+
+def _may_be_prompt(name: str) -> bool:
+    return SYNONYMS.get(name.lower().rstrip("s")) == "prompt"
 
 
 def _read(key: str, text: str) -> Any:

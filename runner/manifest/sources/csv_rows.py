@@ -43,7 +43,7 @@ class CsvRows(FileRecords):
     def _checked(self, names: Any) -> list[str]:
         place = f"{self.shown}:1"
         if isinstance(names, ValueError):
-            raise ManifestError([Problem(place, message) for message in faults(names)])
+            raise ManifestError([Problem(place, message) for message in _explained(names)])
         found = [str(name).strip() for name in names]
         if twice := repeated_name(found):
             raise ManifestError([Problem(place, twice)])
@@ -101,7 +101,7 @@ class CsvRows(FileRecords):
 
     def fields(self, record: Any) -> Fields | None:
         if isinstance(record, ValueError):
-            raise record
+            raise ValueError("\n".join(_explained(record)))
         found = {name: cell for name, cell in zip(self._names, record, strict=False) if cell}
         if len(record) > len(self._names) and any(record[len(self._names) :]):
             counts = f"{len(record)} cells, and the first row has {len(self._names)}"
@@ -135,6 +135,11 @@ class _Lines(Iterator[str]):
         if place != self.position:
             self.file.seek(place)
             self.position = place
+
+
+def _explained(error: ValueError) -> list[str]:
+    in_excel = ", in Excel as CSV UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+    return [message + in_excel for message in faults(error)]
 
 
 def _check(name: str, cell: str) -> None:

@@ -1,5 +1,6 @@
 """A folder of text files, one prompt each."""
 
+import contextlib
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,7 +11,18 @@ from runner.manifest.sources.lines import clean_text
 from runner.manifest.sources.records import Fields, Records
 from runner.say import is_utf8
 
-__all__ = ["TextFolder"]
+__all__ = ["TextFolder", "inner_folders"]
+
+
+def inner_folders(path: Path) -> list[str]:
+    """The names of folders in this one that have such files, too: they are left out."""
+    with contextlib.suppress(OSError):
+        return sorted(
+            child.name
+            for child in path.iterdir()
+            if child.is_dir() and next(child.glob("*.txt"), None) is not None
+        )
+    return []
 
 
 class TextFolder(Records):

@@ -31,7 +31,9 @@ def guess(path: Path, name: str) -> tuple[File, PromptList]:
             spec = File.model_validate({**values, **({"columns": columns} if columns else {})})
             return spec, FromSource(records_of(spec, path), spec)
         except ManifestError as error:
-            first = first or error
+            # The words for text may be to add a format, which was just tried.
+            is_tried = form is not None and f"format: {form}" in str(first)
+            first = error if first is None or is_tried else first
     assert first is not None
     raise first
 

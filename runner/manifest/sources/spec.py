@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from runner.manifest.prompts import SHORT_PROMPT, PromptItem, Seed, check_name
-from runner.settings import Settings, Text
+from runner.settings import KeyFault, Settings, Text
 
 __all__ = [
     "OWN_KEYS",
@@ -52,8 +52,11 @@ def _one_choice(value: "Select") -> "Select":
 
 def _check_columns(values: dict[str, str | None]) -> dict[str, str | None]:
     for key in values:
-        if key not in OWN_KEYS:
-            check_name(key)
+        try:
+            if key not in OWN_KEYS:
+                check_name(key)
+        except ValueError as error:
+            raise KeyFault(key, str(error)) from None
     named = [column for column in values.values() if column is not None]
     twice = next((column for column in named if named.count(column) > 1), None)
     if twice is not None:
