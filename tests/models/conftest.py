@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.launches import Launcher
-from support.proven import Findings, supports, written
+from support.proven import Findings, row_of, supports, written
 
 Settle = Callable[[str, str, Findings], None]
 
@@ -38,7 +38,7 @@ def settle() -> Settle:
         faults = [f"{name}, {key}: {one.reason}" for key, one in found.items() if not one.is_right]
         assert not faults, "\n".join(faults)
         if kind == "pipelines":
-            entry = written()["pipelines"].get(name.partition("/")[0])
+            entry = written()["pipelines"].get(row_of(name))
             assert supports(entry, found), f"{name}: {found}, not {entry}; make models-table"
 
     return end

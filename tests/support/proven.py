@@ -10,7 +10,7 @@ from runner.model.batching import one_at_a_time
 from support import ROOT, tiny
 from support.findings import Finding
 
-__all__ = ["FILE", "PAGE", "Findings", "page", "supports", "table", "written"]
+__all__ = ["FILE", "PAGE", "Findings", "page", "row_of", "supports", "table", "written"]
 
 FILE = ROOT / "runner" / "model" / "proven.json"
 PAGE = ROOT / "docs" / "models.md"
@@ -31,8 +31,8 @@ def table(pipelines: Mapping[str, Findings], schedulers: Mapping[str, Findings])
     proven: dict[str, Any] = {}
     refused: dict[str, str] = {}
     faults: dict[str, str] = {}
-    for name in sorted({key.partition("/")[0] for key in pipelines}):
-        variants = [found for key, found in pipelines.items() if key.partition("/")[0] == name]
+    for name in sorted(set(map(row_of, pipelines))):
+        variants = [found for key, found in pipelines.items() if row_of(key) == name]
         faults |= _faults(name, variants)
         outcomes = [found["data_parallel"] for found in variants]
         if refusals := [one.reason for one in outcomes if one.outcome == "refused"]:
@@ -50,6 +50,12 @@ def table(pipelines: Mapping[str, Findings], schedulers: Mapping[str, Findings])
         "faults": faults,
         "schedulers": dict(sorted(combined.items())),
     }
+
+
+def row_of(key: str) -> str:
+    """The row of a variant: its class. What an edit model makes of images has a row of its own."""
+    name, _, variant = key.partition("/")
+    return f"{name} with images" if variant == "edit" else name
 
 
 def supports(entry: Mapping[str, Any] | None, found: Findings) -> bool:
@@ -71,10 +77,11 @@ def page(found: Table) -> str:
         "",
         "A tiny random model of each class makes several texts and sizes, in one process and in",
         "two, and each image is compared with that of plain diffusers, called with that prompt",
-        "alone. It is equal where no value is more than 1 of 255 off.",
+        "alone. It is equal where no value is more than 1 of 255 off. Where a pipeline takes input",
+        "images, each prompt has its own: the last column has their parameters.",
         "",
-        "| pipeline | batch size | `phases` | `device_map` with `max_memory` |",
-        "| --- | --- | --- | --- |",
+        "| pipeline | batch size | `phases` | `device_map` with `max_memory` | input images |",
+        "| --- | --- | --- | --- | --- |",
         *(_row(name, entry) for name, entry in found["pipelines"].items()),
     ]
     lines += _section(
@@ -119,7 +126,9 @@ def _faults(name: str, variants: list[Findings]) -> dict[str, str]:
 
 def _row(name: str, entry: Mapping[str, Any]) -> str:
     cells = ["equal" if it in entry["strategies"] else "no" for it in ("phases", "device_map")]
-    return f"| {name} | {entry['batch']} | {' | '.join(cells)} |"
+    inputs = {i for key, model in tiny.MODELS.items() if row_of(key) == name for i in model.inputs}
+    shown = ", ".join(f"`{one}`" for one in sorted(inputs))
+    return f"| {name} | {entry['batch']} | {' | '.join(cells)} | {shown} |"
 
 
 def _reasons(found: Table, kind: str) -> dict[str, str]:

@@ -10,13 +10,10 @@ from diffusers import (
 from transformers import Qwen2VLImageProcessor, Qwen2VLProcessor
 
 from support.tiny.flux import components as flux
-from support.tiny.flux_2 import klein
-from support.tiny.language import z_image
 from support.tiny.model import Model, square
 from support.tiny.parts import SIZE, filled, qwen_tokenizer, qwen_vae, qwen_vl_text
 from support.tiny.qwen_image import lively_components as qwen_image
 from support.tiny.stable_diffusion import BETAS, stable_diffusion, xl
-from support.tiny.stable_diffusion_3 import components as stable_diffusion_3
 
 __all__ = ["MODELS"]
 
@@ -95,36 +92,4 @@ MODELS = {
     ),
     "StableDiffusionXLImg2ImgPipeline": Model(xl, KEPT, inputs=IMAGE),
     "StableDiffusionXLInpaintPipeline": Model(xl, {**SIDE, **STRONG}, OWN, inputs=MASKED),
-    "StableDiffusion3Img2ImgPipeline": Model(
-        stable_diffusion_3, {**SIDE, **STRONG, "max_sequence_length": 32}, OWN, inputs=IMAGE
-    ),
-    "FluxImg2ImgPipeline": Model(flux, FLUX, OWN, inputs=IMAGE),
-    "FluxInpaintPipeline": Model(flux, FLUX, OWN, inputs=MASKED),
-    "QwenImageImg2ImgPipeline": Model(
-        qwen_image, {**EDIT, "strength": 0.6, "true_cfg_scale": 3.0}, OWN, inputs=IMAGE
-    ),
-    "QwenImageInpaintPipeline": Model(
-        qwen_image, {**EDIT, "strength": 0.6, "true_cfg_scale": 3.0}, OWN, inputs=MASKED
-    ),
-    "ZImageImg2ImgPipeline": Model(
-        z_image, {**SIDE, **STRONG, "max_sequence_length": 64}, OWN, inputs=IMAGE
-    ),
-    "StableDiffusionControlNetPipeline": Model(controlled, {**SIDE, **STEPS}, OWN, inputs=IMAGE),
-    "FluxControlNetPipeline": Model(
-        controlled_flux, {**SIDE, **STEPS, "max_sequence_length": 32}, OWN, inputs=CONTROLLED
-    ),
-    "FluxKontextPipeline": Model(
-        flux,
-        {**EDIT, "max_area": 32 * 32, "_auto_resize": False, "true_cfg_scale": 3.0},
-        inputs=IMAGE,
-    ),
-    "Flux2KleinPipeline/edit": Model(
-        klein,
-        {**EDIT, "max_sequence_length": 96, "text_encoder_out_layers": [0, 1, 2]},
-        OWN,
-        negative=False,
-        inputs=IMAGE,
-    ),
-    "StableDiffusionInstructPix2PixPipeline": Model(instructed, STEPS, inputs=IMAGE),
-    "StableDiffusionUpscalePipeline": Model(upscaler, {**STEPS, "noise_level": 20}, inputs=IMAGE),
 }
