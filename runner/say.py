@@ -32,7 +32,7 @@ __all__ = [
 
 LIBRARIES = ("transformers", "diffusers", "torch", "huggingface_hub")
 MAX_LINE = 1000  # characters; a name or a value in a line may be of any length
-MAX_OBJECT = 3000  # characters of a JSON line: below what a pipe takes from several ranks at a time
+MAX_OBJECT = 4000  # bytes of a JSON line: below what a pipe takes from several ranks at a time
 MOST_EARLY = 1000  # lines that wait for the log file
 RESULT = logging.INFO + 5  # the level of the last line, which `-q` prints, too
 
@@ -90,7 +90,7 @@ def say(
     if (_voice.rank and not every_rank) or level < _voice.least:
         return
     if _voice.is_json:
-        text = _object(cut(words, MAX_OBJECT), level, fields)
+        text = _short_object(words, level, fields)
     else:
         who = f"runner: rank {_voice.rank}: " if _voice.rank else "runner: "
         text = "\n".join(f"{who}{cut(line, MAX_LINE)}" for line in printable(words).split("\n"))
@@ -161,6 +161,14 @@ def _object(words: str, level: int, fields: Mapping[str, Any]) -> str:
     """One JSON object on one line."""
     about = {"time": _time(), "level": _level(level), "rank": _voice.rank}
     return to_json({**about, "message": printable(words), **fields})
+
+
+def _short_object(words: str, level: int, fields: Mapping[str, Any]) -> str:
+    """The same in at most MAX_OBJECT bytes. A letter may take twelve of them."""
+    words = cut(words, MAX_OBJECT)
+    while len(text := _object(words, level, fields)) > MAX_OBJECT:
+        words = cut(words, len(words) * MAX_OBJECT // len(text))
+    return text
 
 
 def _level(level: int) -> str:

@@ -82,6 +82,17 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert [len(json.loads(one)["message"]) for one in written][1:] == [15, 50_000]
 
 
+# More than a pipe takes at a time, and the lines of two ranks become one.
+@pytest.mark.parametrize("letter", ["x", '"', "é", "🦊", "\x1b"])
+def test_a_json_line_fits_into_a_pipe(letter: str, capsys: pytest.CaptureFixture[str]) -> None:
+    speak_as(0, as_json=True)
+    for length in (3_000, 100_000):
+        say(letter * length, level=logging.ERROR, fields={"done": 7})
+    for line in capsys.readouterr().err.splitlines(keepends=True):
+        assert 3_000 <= len(line) <= 4_096
+        assert json.loads(line)["done"] == 7
+
+
 def test_libraries_do_not_print_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
     words: list[str] = []
     speak_as(0, is_logging=True)

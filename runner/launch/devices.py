@@ -3,7 +3,6 @@
 import gc
 import re
 import socket
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -78,6 +77,8 @@ def _sees_its_own_alone(world: World) -> bool:
 
 def _interconnect() -> Literal["nvlink", "pcie"]:
     """NVLink if the driver lists such a link between any two devices."""
+    import subprocess
+
     try:
         found = subprocess.run(
             ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=30, check=False

@@ -8,13 +8,15 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from runner.errors import ManifestError, Problem
 from runner.manifest.sources.lines import json_fields
 from runner.manifest.sources.records import Fields, FileRecords
 from runner.manifest.yaml_tree import TOO_DEEP
+
+if TYPE_CHECKING:
+    import msgspec
 
 __all__ = ["JsonList"]
 
@@ -44,6 +46,8 @@ class JsonList(FileRecords):
             position += self._sizes[-1]
 
     def _elements(self, data: memoryview) -> list[msgspec.Raw]:
+        import msgspec
+
         try:
             return msgspec.json.decode(data, type=list[msgspec.Raw])
         except msgspec.ValidationError:

@@ -5,7 +5,6 @@ from __future__ import annotations  # pyarrow for types alone
 import contextlib
 import math
 import os
-import tempfile
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
@@ -84,6 +83,8 @@ class ParquetRows(TableRows):
             raise ManifestError([Problem(shown, words)]) from None
 
     def _unpack(self, path: Path) -> None:
+        import tempfile
+
         import pyarrow as pa
 
         descriptor, name = tempfile.mkstemp(suffix=".arrow", prefix="runner-")

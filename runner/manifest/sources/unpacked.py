@@ -1,8 +1,6 @@
 """Files that gzip has compressed."""
 
-import gzip
 import shutil
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -20,6 +18,9 @@ class Unpacked(Records):
 
     def __init__(self, path: Path, shown: str, read: Callable[[Path], Records]) -> None:
         super().__init__(shown)
+        import gzip
+        import tempfile
+
         self._folder = tempfile.TemporaryDirectory(prefix="runner-")
         inner = Path(self._folder.name) / path.stem
         try:

@@ -1,7 +1,6 @@
 """Loads components where `device_map` puts them: whole, split over devices, on the CPU, on disk."""
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,8 @@ def alone_on(device: "torch.device") -> Place:
 def splitting(source: Source, budget: Budget, world: World) -> Place:
     """Over the devices of the budget. What fits nowhere is kept on disk, as long as the function
     that this returns, and read from there when it is used."""
+    import tempfile
+
     configs = ModelConfigs.read(source.folder)
     offloaded = tempfile.TemporaryDirectory(prefix="runner-offload-")
     if any(device != "cpu" for device in budget):
