@@ -181,6 +181,30 @@ def test_the_forms_of_a_time(time: str, minutes: float) -> None:
 class TestSlurm:
     pytestmark = cluster
 
+    @pytest.mark.parametrize("slurm", [{"nodes": 1}], indirect=True)
+    def test_slurm_takes_every_option(self, tmp_path: Path, slurm: Slurm) -> None:
+        job = Job(tmp_path)
+        options = ["--account=lab-1", "--qos=low", "--partition=high", "--array=4"]
+        more = ["--hold", "--comment=two words & more", "--exclusive"]
+        words = [*options, *(f"--sbatch-arg={word}" for word in more)]
+        number = slurm.submit(batch(job, "--gpus-per-node=1", "--time=1-00:00:00", *words))
+        shown = slurm.call("scontrol", "show", "job", "-o", number)
+        # A QOS is taken, too, but only a cluster with a database of accounts shows it.
+        for wanted in ("Account=lab-1", "Partition=high", "ArrayTaskId=1-4"):
+            assert f" {wanted} " in shown
+        assert " TimeLimit=1-00:00:00 " in shown
+        assert " Comment=two words & more " in shown
+        assert " Reason=JobHeldUser " in shown
+
+    @pytest.mark.parametrize("slurm", [{"nodes": 1}], indirect=True)
+    def test_slurm_refuses_a_large_array_and_we_explain(self, tmp_path: Path, slurm: Slurm) -> None:
+        job = Job(tmp_path)
+        words = ["--gpus-per-node=1", "--time=60", "--array=5000", "--submit"]
+        command = [sys.executable, "-m", "runner", "slurm", str(job.manifest), *words]
+        done = subprocess.run(command, env=slurm.environment, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert "this site takes --array 1000 at most (MaxArraySize 1001)" in done.stderr
+
     @pytest.mark.parametrize("slurm", [{}, {"requeue_exit": True}], indirect=True)
     def test_two_nodes_over_time_limits_until_complete(self, tmp_path: Path, slurm: Slurm) -> None:
         """So slow that the first launches cannot make all images within their two minutes."""

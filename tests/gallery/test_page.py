@@ -157,6 +157,19 @@ def test_a_copied_manifest_makes_the_same_image(page: Any, job: Job, tmp_path: P
         assert load(copied).manifest.model == load(job.manifest).manifest.model
 
 
+@pytest.mark.parametrize("system", ["light", "dark"])
+def test_light_and_dark_by_the_system_or_by_choice(
+    job: Job, chromium: Browser, system: str
+) -> None:
+    page = chromium.open(job.output / "report.html", color_scheme=system)
+    paper = {"light": "rgb(250, 249, 247)", "dark": "rgb(22, 22, 20)"}
+    shown = "getComputedStyle(document.body).backgroundColor"
+    for colours in (system, "light", "dark", system):  # auto, light, dark, auto
+        assert page.evaluate(shown) == paper[colours]
+        page.click("#theme")
+    page.context.close()
+
+
 def test_replicas_are_drawn_over_time(page: Any) -> None:
     show(page, "Replicas")
     assert page.locator(".lane").count() == 1
