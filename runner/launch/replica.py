@@ -142,18 +142,26 @@ class Replica:
     def drops(self, step: int, is_too_late: bool) -> bool:
         """Whether all ranks give up the call after this denoising step (from 0).
 
-        The leader decides one step ahead. During that next step the others need the leader's part
-        of the result, so none of them can miss the decision.
+        The leader decides one step ahead, and no rank goes past a step before it knows what the
+        leader decided about it. A GPU computes later than it is asked to, so a follower may be
+        steps ahead of what it has, and would queue a collective that the leader never joins.
         """
         if self.is_alone:
             return is_too_late
         call = self._calls + 1
         if self.layout.is_leader:
+            drops = self._drop_at is not None and step >= self._drop_at
             if is_too_late and self._drop_at is None:
                 self._drop_at = step + 1
-                self._publish("drop", call, str(self._drop_at))
-        elif (message := self._read("drop", call)) is not None:
-            self._drop_at = int(message)
+            self._publish("steps", call, json.dumps((step + 1, self._drop_at)))
+            return drops
+        known, poll_s = 0, FIRST_POLL_S  # the step up to which the leader has decided
+        while known < step:
+            if (message := self._read("steps", call)) is not None:
+                known, self._drop_at = json.loads(message)
+            if known < step:
+                time.sleep(poll_s)
+                poll_s = min(poll_s * 1.5, LAST_POLL_S)
         return self._drop_at is not None and step >= self._drop_at
 
     # --- the end of a replica ------------------------------------------------------------------
