@@ -11,6 +11,7 @@ from runner.errors import GaveUpError, ReplicaLostError
 from runner.folder import files
 from runner.folder.journal import Journal, merge
 from runner.folder.merged_record import LOST, MergedRecord
+from runner.launch.broken import is_first_whole
 from runner.launch.crashes import Crashes, split_batch
 from runner.launch.failures import Failures
 from runner.launch.pulse import OwnPulse
@@ -251,12 +252,14 @@ def _too_many_failures(store: Store, most: int | None) -> bool:
 
 
 def _leftovers(rank: Rank, assignment: Assignment, replica: Replica) -> Iterator[int]:
-    """The first replica waits for the others. Then it makes what no journal has: batches that dead
-    ones had begun, or that a counter in the store gave to nobody. Counters only share out the work.
-    """
-    if replica.layout.replica or isinstance(rank.store, LocalStore):
+    """The first replica that works waits for the others. Then it makes what no journal has: batches
+    that dead ones had begun, or that a counter in the store gave to nobody. Counters only share out
+    the work."""
+    if isinstance(rank.store, LocalStore):
         return
     with contextlib.suppress(StoreLostError):
+        if not is_first_whole(rank.store, replica.layout.replica):
+            return
         wait_for(rank, but=replica.members)
         plan, journals = assignment.plan, rank.folder.journals
         record = merge(journals, len(plan))

@@ -14,6 +14,7 @@ from runner.folder.metrics import write_metrics
 from runner.folder.reports import rebuild
 from runner.folder.scan import scan
 from runner.gallery.page import Shown, write_page
+from runner.launch.broken import broken
 from runner.plan import wanted_images
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
@@ -75,6 +76,8 @@ def report(
     if counts.truncated:
         say(summary.truncation_notice(counts), level=logging.WARNING)
     say(summary.sentence({**values, "made": made}, folder, counts), level=RESULT)
+    for words in broken(rank.store, launch.replicas):
+        say(f"{words}; check it, or leave it out with CUDA_VISIBLE_DEVICES", level=logging.WARNING)
     if account.gave_up and not made:
         say(account.errors[-1], level=logging.ERROR)
     return exit_code(values["outcome"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import socket
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from runner.errors import (
 from runner.first_image import check_first_image, expected_image
 from runner.folder.journal import Journal
 from runner.folder.logs import keep_log
+from runner.launch.broken import leaves_share, note_broken
 from runner.launch.devices import driven_devices, memory_peak, name_of, set_device
 from runner.launch.process_group import replica_group
 from runner.launch.replica import Replica
@@ -42,7 +44,8 @@ def render_and_write_batches(
 ) -> None:
     """Take batches, render and write them, until none is left. A rank without a share loads no
     model; `renderer` is there where it is loaded already. Where the ranks of a replica lose each
-    other, `on_lost` is called before the process ends."""
+    other, `on_lost` is called before the process ends. Where this rank's device is of no more use,
+    and there are other replicas, it only returns: they make its share."""
     world = rank.world
     rank.stop.watch_file(rank.folder.stop_file(rank.job.part))
     if world.rank:
@@ -62,7 +65,14 @@ def render_and_write_batches(
             _make_images(rank, assignment, replica, folder, journal, renderer)
     except Exception as error:
         _record(rank, journal, error)
-        raise
+        if not leaves_share(layout, error):
+            raise
+        first_line = str(error).partition("\n")[0]
+        words = (
+            f"rank {world.rank} on {socket.gethostname()} stopped, its device fails: {first_line}"
+        )
+        note_broken(rank.store, layout.replica, words)
+        return
     journal.close()
 
 

@@ -6,6 +6,7 @@ prompts by their text: {"seconds": 0.3, "raise": [prompt], "kill": {prompt: time
 {"machine": "b", "dead_after": 4}: as on another machine, which waits so long for a heartbeat.
 {"trace": "…"}: that of the errors. {"silent_after": 2}: so long without a heartbeat.
 {"accounts_at_once": true}: the accounts of the launch are written with every refresh.
+{"device_fails": {"1": prompt}}: that of rank 1, at this prompt or, for "load", when it loads.
 {"slow": {"seconds": 3, "launches": 2}}: 3 s an image, in the first two launches by Slurm.
 """
 
@@ -20,6 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from runner import monitor, run
 from runner.cli import main
 from runner.errors import GaveUpError, ModelError
@@ -31,6 +34,13 @@ from runner.prepare import assignment, strategy
 from runner.render import load as render_load
 from runner.render.fake import FakePipeline
 from runner.render.results import DroppedError, Failure, Image, Rendered
+
+DEVICE_ERROR = torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nAnd")
+
+
+def device_fails(hooks: dict[str, Any], at: str) -> bool:
+    """Whether the device of this rank does, at this prompt."""
+    return at == hooks.get("device_fails", {}).get(os.environ.get("RANK", "0"))
 
 
 class Hooked(FakePipeline):
@@ -44,6 +54,8 @@ class Hooked(FakePipeline):
         for task in tasks:
             if "marks" in self.hooks and not self._begin(Path(self.hooks["marks"]), task.index):
                 return Rendered([], DroppedError())
+            if device_fails(self.hooks, task.prompt):
+                return Rendered([], DEVICE_ERROR)
             if task.prompt in self.hooks.get("raise", ()):
                 trace = self.hooks.get("trace", "")
                 return Rendered([Failure(task, "error", "ValueError: asked for", trace)])
@@ -91,6 +103,8 @@ def hook(hooks: dict[str, Any]) -> None:
         time.sleep(hooks.get("load_s", 0))
         if hooks.get("load_fails_on") == int(os.environ.get("RANK", "0")):
             raise RuntimeError("no weights today")
+        if device_fails(hooks, "load"):
+            raise DEVICE_ERROR
         if int(os.environ.get("RANK", "0")) in hooks.get("model_refused_on", ()):
             raise ModelError("tiny: cannot be loaded: text_encoder/model.safetensors is cut")
         return Hooked(hooks, stop)
