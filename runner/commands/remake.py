@@ -42,6 +42,13 @@ def remake(image: Path, sets: Sequence[str], output: Path | None) -> tuple[Loade
             f"{image}: was made with a model in a local folder, {Path(name).name}; name that "
             f"folder: --set model=DIR"
         )
+    lacks_controlnet = "controlnet" in _object(image, text, "model") and not any(
+        assignment.startswith("model.controlnet=") for assignment in sets
+    )
+    if lacks_controlnet:
+        raise LaunchError(
+            f"{image}: was made with a ControlNet; name its folder: --set model.controlnet=DIR"
+        )
     sums = _object(image, text, "inputs")
     if sums and not any(assignment.startswith("inputs=") for assignment in sets):
         values["inputs"] = _folder_of_inputs(image, [*sums])
@@ -181,10 +188,10 @@ def _check_inputs(
 
 def _with_full_path(assignment: str) -> str:
     """`model=DIR` with a path relative to where the user stands; the rest of the model's keys stay
-    as the image has them. So with `inputs=DIR`."""
-    if assignment.startswith("inputs="):
-        folder = Path(assignment.partition("=")[2]).expanduser()
-        return f"inputs={json.dumps(os.path.abspath(folder))}"
+    as the image has them. So with other folders."""
+    key, _, value = assignment.partition("=")
+    if key in ("inputs", "model.controlnet"):
+        return f"{key}={json.dumps(os.path.abspath(Path(value).expanduser()))}"
     found = MODEL_SET.fullmatch(assignment)
     if found is None:
         return assignment

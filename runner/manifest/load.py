@@ -61,6 +61,7 @@ def load(path: Path, sets: Sequence[str] = (), text: str | None = None) -> Loade
     """
     manifest, root, remarks = parse(path, sets, text)
     manifest = _with_model_path(manifest, root, path.parent)
+    manifest = _with_controlnet_path(manifest, root, path.parent)
     files = _prompt_files(manifest.prompts, root, path.parent)
     remarks += tuple(_left_out(files, root))
     start = None if manifest.inputs else path.parent
@@ -126,6 +127,19 @@ def _with_model_path(manifest: Manifest, root: Node, folder: Path) -> Manifest:
     if not (_is_path(name) or path.is_dir()):
         return manifest
     spec = manifest.model.model_copy(update={"id": str(path.resolve())})
+    return manifest.model_copy(update={"model": spec})
+
+
+def _with_controlnet_path(manifest: Manifest, root: Node, folder: Path) -> Manifest:
+    """With its full path. Raises ManifestError where there is no such folder."""
+    if manifest.model.controlnet is None:
+        return manifest
+    key = ("model", "controlnet")
+    path = _path(root, key, folder, manifest.model.controlnet).resolve()
+    if not path.is_dir():
+        message = f"model.controlnet: no folder {path}; download it there first"
+        raise ManifestError([Problem(root.walk(key).place, message)])
+    spec = manifest.model.model_copy(update={"controlnet": str(path)})
     return manifest.model_copy(update={"model": spec})
 
 

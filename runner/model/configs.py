@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import ModelError
+from runner.model.controlnet import class_of_controlnet
 from runner.model.json_file import read_json
 from runner.model.pipeline_class import pipeline_class_of
 from runner.model.pipeline_index import index_of
@@ -49,12 +50,23 @@ class ModelConfigs:
     scheduler: Mapping[str, Any]  # the scheduler's
 
     @classmethod
-    def read(cls, folder: Path, shown: str = "", pipeline: str | None = None) -> "ModelConfigs":
-        """`shown` is what errors call the model, `pipeline` the manifest's choice of a class.
-        Raises ModelError for a folder that is no pipeline, or a config that is no JSON."""
+    def read(
+        cls,
+        folder: Path,
+        shown: str = "",
+        pipeline: str | None = None,
+        controlnet: str | None = None,
+    ) -> "ModelConfigs":
+        """`shown` is what errors call the model, `pipeline` the manifest's choice of a class,
+        `controlnet` its folder of one. Raises ModelError for a folder that is no pipeline, or a
+        config that is no JSON."""
         shown = shown or str(folder)
         index = index_of(folder, shown)
-        index["_class_name"] = pipeline_class_of(index["_class_name"], pipeline, shown)
+        index["_class_name"] = pipeline_class_of(
+            index["_class_name"], pipeline, shown, has_controlnet=controlnet is not None
+        )
+        if controlnet is not None:
+            index["controlnet"] = ["diffusers", class_of_controlnet(Path(controlnet))]
         denoiser = next((name for name in ("transformer", "unet") if index.get(name)), "")
         config, vae = (_read(folder / name / "config.json") for name in (denoiser, "vae"))
         scheduler = _read(folder / "scheduler" / "scheduler_config.json")

@@ -77,7 +77,7 @@ def configs(spec: ModelSpec, pipeline: str | None = None) -> ModelConfigs:
                 spec.id, revision=spec.revision, allow_patterns=patterns
             ),
         )
-    return ModelConfigs.read(Path(folder), spec.id, pipeline)
+    return ModelConfigs.read(Path(folder), spec.id, pipeline, spec.controlnet)
 
 
 def download(spec: ModelSpec) -> Path:

@@ -35,6 +35,8 @@ def identity(spec: ModelSpec, known: Mapping[str, str] | None = None) -> dict[st
     its configs and the headers of its weights, another folder also by its weights. `known` is what
     `digests` returned, if it was called already. Raises ModelError."""
     variant = {"variant": spec.variant} if spec.variant else {}
+    if spec.controlnet:
+        variant["controlnet"] = _digest_of_folder(Path(spec.controlnet))
     if spec.folder is None:
         return {"id": spec.id, "revision": spec.revision, **variant}
     try:
@@ -74,6 +76,16 @@ def changed_files(before: Mapping[str, Any], now: Mapping[str, str]) -> list[str
     names = sorted({*before, *now})
     changed = [name for name in names if before.get(name) != now.get(name)]
     return changed if len(changed) < len(names) else []
+
+
+def _digest_of_folder(folder: Path) -> str:
+    """Of its configs, and of what is in its weights."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix in (*CONFIGS, *WEIGHTS))
+    except OSError as error:
+        raise fault(folder, error) from None
+    lines = "".join(f"{_digest(path)} {path.name}\n" for path in paths)
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def _files(spec: ModelSpec, folder: Path) -> Iterator[Path]:

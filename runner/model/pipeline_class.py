@@ -24,10 +24,14 @@ TASKS = {
 }
 
 
-def pipeline_class_of(own: Any, asked: str | None, shown: str) -> Any:
+def pipeline_class_of(
+    own: Any, asked: str | None, shown: str, *, has_controlnet: bool = False
+) -> Any:
     """The class for a model whose own is `own` (a list for code of the model's own); `asked` is a
-    task or a class. Raises ModelError for a class that diffusers does not have, and for a task that
-    the model has no class for."""
+    task or a class. `has_controlnet`: the manifest gives it a ControlNet. Raises ModelError for a
+    class that diffusers does not have, and for a task that the model has no class for."""
+    if asked is None and has_controlnet and "ControlNet" not in own:
+        asked = "text-to-image"
     if asked is None or own == asked:
         return own
     if not isinstance(own, str):
@@ -36,8 +40,12 @@ def pipeline_class_of(own: Any, asked: str | None, shown: str) -> Any:
         if not exports(asked):
             raise ModelError(f"pipeline: {asked}: {_unknown(asked)}")
         return asked
-    found = class_for_task(own, asked)
-    if not found:
+    found = class_for_task(own, asked, has_controlnet=has_controlnet)
+    if not found or (has_controlnet and "ControlNet" not in found):
+        if has_controlnet:
+            raise ModelError(
+                f"model.controlnet: diffusers has no class of {asked} for {own} with it"
+            )
         known = [task for task in TASKS if class_for_task(own, task)]
         others = f"; known are {', '.join(known)}" if known else ""
         raise ModelError(

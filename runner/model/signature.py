@@ -44,6 +44,8 @@ TUPLES = (
     "target_size",
     "text_encoder_out_layers",
 )
+# Calls refuse a whole number here.
+FLOATS = ("controlnet_conditioning_scale",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +160,13 @@ def pipeline_call(class_name: str) -> PipelineCall | None:
 
 def as_call_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """A task's parameters as a pipeline call takes them: tuples where it needs tuples."""
-    return {
-        name: tuple(value) if name in TUPLES and isinstance(value, list) else value
-        for name, value in parameters.items()
-        if name not in SETUP
-    }
+    return {n: _as_call_value(n, value) for n, value in parameters.items() if n not in SETUP}
+
+
+def _as_call_value(name: str, value: Any) -> Any:
+    if name in FLOATS and type(value) is int:
+        return float(value)
+    return tuple(value) if name in TUPLES and isinstance(value, list) else value
 
 
 def _read_from_rest(call: ast.FunctionDef) -> dict[str, int]:

@@ -30,6 +30,12 @@ class ModelSpec(Settings):
         "loaded from its plain files",
         examples=["fp16"],
     )
+    controlnet: Text | None = Field(
+        default=None,
+        description="a local folder with a ControlNet, relative to the manifest; its control image "
+        "is a parameter of each prompt",
+        examples=["./controlnet-canny"],
+    )
     allow_pickle: bool = Field(
         default=False,
         description="load weights that are not safetensors: they can run code",

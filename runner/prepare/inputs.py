@@ -17,8 +17,11 @@ __all__ = [
     "missing_inputs",
     "other_task",
     "strategy_fault",
+    "unfit_sizes",
 ]
 
+# Input images are taken as they are, whatever height and width say.
+UNRESIZED = ("ZImageImg2ImgPipeline",)
 MOST_PROBLEMS = 100  # the rest would only hide the first
 
 
@@ -56,8 +59,25 @@ def _unreadable(plan: Plan) -> Iterator[Problem]:
             yield Problem(plan.where(prompt, parameter), f"{parameter}: {file}: {error}")
 
 
+def unfit_sizes(plan: Plan, call: PipelineCall) -> Iterator[Problem]:
+    """Input images whose size the call would have to change, but does not."""
+    if call.name not in UNRESIZED:
+        return
+    for (parameter, file), prompt in plan.input_images.items():
+        given = {**plan.manifest.parameters, **plan.prompts[prompt].parameters}
+        width, height = plan.inputs.size(file)
+        if (given.get("width") or width, given.get("height") or height) != (width, height):
+            yield Problem(
+                plan.where(prompt, parameter),
+                f"{parameter}: {file} is {width} × {height}, and {call.name} does not resize it; "
+                f"leave width and height out, or resize it",
+            )
+
+
 def strategy_fault(plan: Plan, strategy: StrategyBase) -> str:
     """Why a strategy makes no images from input images; "" where it does."""
+    if plan.manifest.model.controlnet and strategy.kind != "data_parallel":
+        return f"strategy: {strategy.kind} places no ControlNet yet; use data_parallel"
     if not plan.input_images or strategy.takes_input_images:
         return ""
     name = "phases" if strategy.proven_as == "phases" else strategy.kind

@@ -23,7 +23,7 @@ from runner.model.signature import SETUP, PipelineCall, pipeline_call
 from runner.model.source import class_of
 from runner.model.spec import ModelSpec
 from runner.plan import Plan
-from runner.prepare.inputs import check_input_images, missing_inputs, other_task
+from runner.prepare.inputs import check_input_images, missing_inputs, other_task, unfit_sizes
 from runner.prepare.schedulers import scheduler_faults
 from runner.prepare.sizes import replaced_sizes, rounded_sizes
 from runner.prepare.values import value_faults
@@ -67,13 +67,15 @@ def check(plan: Plan, configs: ModelConfigs) -> None:
     spec, name = plan.manifest.model, configs.index["_class_name"]
     call = _call_of(spec, name) if isinstance(name, str) else None  # else the model's own code
     if call is not None:
-        if plan.manifest.pipeline:
+        if plan.manifest.pipeline or spec.controlnet:
             _check_class(spec, call, configs)
         _refuse(_unknown(plan, call))
         _refuse(_missing(plan, call))
         _refuse(missing_inputs(plan, call))
         _refuse(_type_faults(plan, call))
     check_input_images(plan)
+    if call is not None:
+        _refuse(unfit_sizes(plan, call))
     if call is not None:
         _refuse(scheduler_faults(plan, call, configs))
     _refuse(rounded_sizes(plan, call, configs))
@@ -104,6 +106,8 @@ def _call_of(spec: ModelSpec, class_name: str) -> PipelineCall:
 def _check_class(spec: ModelSpec, call: PipelineCall, configs: ModelConfigs) -> None:
     """Raises ModelError for a class that needs more than the model has."""
     has = components_of(configs.index)
+    if spec.controlnet and "controlnet" not in required_components(call.name):
+        raise ModelError(f"model.controlnet: {call.name} takes none; use another pipeline")
     lacking = [part for part in required_components(call.name) if part not in has]
     if lacking:
         raise ModelError(

@@ -66,10 +66,16 @@ class ModelSource:
 
         spec = self.manifest.model
         pipeline_class = diffusers.DiffusionPipeline
-        if self.manifest.pipeline:
-            configs = ModelConfigs.read(self.folder, spec.id, self.manifest.pipeline)
+        if self.manifest.pipeline or spec.controlnet:
+            configs = ModelConfigs.read(
+                self.folder, spec.id, self.manifest.pipeline, spec.controlnet
+            )
             pipeline_class = getattr(diffusers, configs.pipeline_class)
         with model_faults(spec.id):
+            if spec.controlnet:
+                arguments["controlnet"] = configs.class_of("controlnet").from_pretrained(
+                    spec.controlnet, dtype=self.dtype, **{**self._common(), "variant": None}
+                )
             pipe = pipeline_class.from_pretrained(
                 self.folder,
                 dtype=self.dtype,

@@ -17,6 +17,7 @@ from support.bench import Bench
 from support.conformance import SEED
 from support.launch import FAST, lines, pixels, stamps
 from support.launches import Launcher
+from support.tiny.parts import filled
 
 from runner.cli import main
 from runner.errors import ExitCode, FolderError, ManifestError, ModelError, StrategyError
@@ -260,4 +261,55 @@ def test_a_folder_of_images_is_paired_by_name(
     assert "prompts[1]: image: images pairs prompts with files by their ids" in str(refused.value)
     shutil.copy(photos / "a.png", photos / "a.JPG")
     with pytest.raises(ManifestError, match=r"a.JPG and photos/a.png have one name; keep one"):
+        edits.plan()
+
+
+@pytest.fixture(scope="module")
+def controlnet(flux: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny one for the tiny FLUX pipeline."""
+    transformer = diffusers.FluxTransformer2DModel.from_pretrained(flux, subfolder="transformer")
+    torch.manual_seed(1)
+    net = diffusers.FluxControlNetModel.from_transformer(
+        transformer, num_layers=1, num_single_layers=1, attention_head_dim=8,
+        num_attention_heads=4, load_weights_from_transformer=False,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("controlnet") / "net"
+    filled(net, "controlnet_|blocks", 0.3).save_pretrained(folder)
+    return folder
+
+
+def test_a_controlnet_beside_the_model(
+    edits: Bench, flux: Path, controlnet: Path, photos: Path, tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(controlnet, tmp_path / "net"))
+    prompts = [{"prompt": f"a {name}", "control_image": f"photos/{name}.png"} for name in "ab"]
+    del edits.values["pipeline"]
+    edits.values |= {
+        "model": {"id": str(flux), "controlnet": "net"},
+        "parameters": {**FAST, "controlnet_conditioning_scale": 1},
+        "prompts": prompts,
+    }
+    assert edits.run() == ExitCode.COMPLETE
+    net = diffusers.FluxControlNetModel.from_pretrained(controlnet)
+    pipe = diffusers.FluxControlNetPipeline.from_pretrained(flux, controlnet=net)
+    pipe.set_progress_bar_config(disable=True)
+    for place, prompt in enumerate(prompts):
+        generator = torch.Generator("cpu").manual_seed(3 + place)
+        image = load_image(str(tmp_path / prompt["control_image"]))
+        output = pipe(prompt["prompt"], control_image=image, **FAST, generator=generator)
+        made = np.asarray(Image.open(edits.output / f"{place:06d}.png")).astype(np.int16)
+        assert np.abs(made - np.asarray(output.images[0])).max() <= 1
+    before = edits.plan()
+    assert before["places"]["stay"] == 2
+    filled(net, "controlnet_x_embedder", 0.5).save_pretrained(own)
+    changed = edits.plan()["tasks"][0]["fingerprint"]
+    assert changed != before["tasks"][0]["fingerprint"]
+    edits.values["strategy"] = "device_map"
+    with pytest.raises(StrategyError, match="device_map places no ControlNet yet"):
+        edits.plan()
+    (own / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"model.controlnet: no config.json in .*/net"):
+        edits.plan()
+    edits.values["model"]["controlnet"] = "no-net"
+    with pytest.raises(ManifestError, match=r"model.controlnet: no folder .*/no-net; download it"):
         edits.plan()

@@ -80,7 +80,7 @@ class Case:
         return prompts
 
     def input_image(self, name: str, place: int) -> Path:
-        """A file of blotches, 32 px wide, or of a mask whose upper part is white."""
+        """A file of blotches, or of a mask whose upper part is white."""
         path = self.model.with_name("inputs") / f"{name}-{place}.png"
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
@@ -88,7 +88,8 @@ class Case:
             if "mask" in name:
                 blotches[:] = 0
                 blotches[: 1 + place % 3] = 255
-            Image.fromarray(blotches).resize((32, 32), Image.Resampling.NEAREST).save(path)
+            side = self.like.input_side
+            Image.fromarray(blotches).resize((side, side), Image.Resampling.NEAREST).save(path)
         return path
 
     def parameters(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.model.batching import one_at_a_time
+from runner.model.batching import one_at_a_time, takes_references
 from support import ROOT, tiny
 from support.findings import Finding
 
@@ -111,7 +111,9 @@ def _entry(name: str, variants: list[Findings]) -> dict[str, Any]:
     }
     if any(whys):
         # What the runner knows of the class says more than how its batch failed.
-        entry["why_batch_1"] = one_at_a_time(name, "") or next(filter(None, whys))
+        why = one_at_a_time(name, "") or next(filter(None, whys))
+        is_reference = takes_references(name.partition(" ")[0])
+        entry["why_batch_1"] = "its input images belong to one prompt" if is_reference else why
     return {**entry, "refused": refusals} if refusals else entry
 
 

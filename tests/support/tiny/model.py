@@ -16,6 +16,7 @@ class Model:
     own: Mapping[str, Any] = field(default_factory=dict)  # of one image that has its own size
     negative: bool = True  # takes a negative prompt
     inputs: tuple[str, ...] = ()  # its input images
+    input_side: int = 32  # px
 
 
 def square(size: int, steps: int = 2, **others: Any) -> dict[str, Any]:

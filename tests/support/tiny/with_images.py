@@ -7,13 +7,15 @@ from diffusers import (
     DDPMScheduler,
     FluxControlNetModel,
 )
-from transformers import Qwen2VLImageProcessor, Qwen2VLProcessor
 
 from support.tiny.flux import components as flux
+from support.tiny.flux_2 import klein
+from support.tiny.language import z_image
 from support.tiny.model import Model, square
-from support.tiny.parts import SIZE, filled, qwen_tokenizer, qwen_vae, qwen_vl_text
+from support.tiny.parts import SIZE, filled, lively
 from support.tiny.qwen_image import lively_components as qwen_image
 from support.tiny.stable_diffusion import BETAS, stable_diffusion, xl
+from support.tiny.stable_diffusion_3 import components as stable_diffusion_3
 
 __all__ = ["MODELS"]
 
@@ -29,7 +31,7 @@ def control_net(**values: Any) -> ControlNetModel:
             "conditioning_embedding_out_channels": (2, 4), **values,
         }
     )  # fmt: skip
-    return filled(model, "controlnet_(down|mid)_block|controlnet_cond_embedding.conv_out", 0.3)
+    return filled(filled(model, "controlnet_(down|mid)_block", 0.3), "cond_embedding", 0.7)
 
 
 def controlled() -> dict[str, Any]:
@@ -44,6 +46,20 @@ def controlled_flux() -> dict[str, Any]:
         num_attention_heads=4, load_weights_from_transformer=False,
     )  # fmt: skip
     return {**parts, "controlnet": filled(net, "controlnet_|blocks", 0.3)}
+
+
+def kontext() -> dict[str, Any]:
+    """FLUX, in which the tokens of the input image count for more than at random."""
+    parts = flux()
+    lively(parts["transformer"], r"x_embedder\.weight|to_(v|out\.0)\.weight|proj_(out|mlp)", 4.0)
+    return parts
+
+
+def seeing_qwen_image() -> dict[str, Any]:
+    """Qwen-Image, whose encoder makes latents as large as the noise."""
+    parts = qwen_image()
+    lively(parts["vae"], r"encoder\.conv_out\.weight", 12.0)
+    return parts
 
 
 def instructed() -> dict[str, Any]:
@@ -64,18 +80,6 @@ def upscaler() -> dict[str, Any]:
     return {**parts, "low_res_scheduler": DDPMScheduler(**BETAS), "max_noise_level": 350}
 
 
-def qwen_edit() -> dict[str, Any]:
-    parts = qwen_image()
-    tokenizer = qwen_tokenizer(1100)
-    return {
-        **parts,
-        "text_encoder": qwen_vl_text(),
-        "tokenizer": tokenizer,
-        "vae": qwen_vae(),
-        "processor": Qwen2VLProcessor(Qwen2VLImageProcessor(), tokenizer),
-    }
-
-
 STEPS = {"num_inference_steps": 4}
 STRONG = {**STEPS, "strength": 0.6}
 SIDE, OWN = square(32), {"height": 48, "width": 32}
@@ -92,4 +96,33 @@ MODELS = {
     ),
     "StableDiffusionXLImg2ImgPipeline": Model(xl, KEPT, inputs=IMAGE),
     "StableDiffusionXLInpaintPipeline": Model(xl, {**SIDE, **STRONG}, OWN, inputs=MASKED),
+    "StableDiffusion3Img2ImgPipeline": Model(
+        stable_diffusion_3, {**SIDE, **STRONG, "max_sequence_length": 32}, OWN, inputs=IMAGE
+    ),
+    "FluxImg2ImgPipeline": Model(flux, FLUX, OWN, inputs=IMAGE),
+    "FluxInpaintPipeline": Model(flux, FLUX, OWN, inputs=MASKED),
+    "QwenImageInpaintPipeline": Model(
+        qwen_image, {**EDIT, "strength": 0.6, "true_cfg_scale": 3.0}, OWN, inputs=MASKED
+    ),
+    "ZImageImg2ImgPipeline": Model(
+        z_image, {**SIDE, **STRONG, "max_sequence_length": 64}, inputs=IMAGE
+    ),
+    "FluxControlNetPipeline": Model(
+        controlled_flux, {**SIDE, **STEPS, "max_sequence_length": 32}, OWN, inputs=CONTROLLED
+    ),
+    "FluxKontextPipeline": Model(
+        kontext,
+        {**EDIT, "max_area": 32 * 32, "_auto_resize": False, "true_cfg_scale": 3.0},
+        inputs=IMAGE,
+    ),
+    "Flux2KleinPipeline/edit": Model(
+        klein,
+        {**EDIT, "max_sequence_length": 96, "text_encoder_out_layers": [0, 1, 2]},
+        OWN,
+        negative=False,
+        inputs=IMAGE,
+        input_side=64,
+    ),
+    "StableDiffusionInstructPix2PixPipeline": Model(instructed, STEPS, inputs=IMAGE),
+    "StableDiffusionUpscalePipeline": Model(upscaler, {**STEPS, "noise_level": 20}, inputs=IMAGE),
 }
