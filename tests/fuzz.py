@@ -11,7 +11,6 @@ are rendered with tiny models of every family; a fault is one of which no image 
 import argparse
 import contextlib
 import functools
-import importlib.metadata
 import io
 import json
 import multiprocessing
@@ -210,7 +209,6 @@ def _is_quick_image(parameters: dict[str, Any]) -> bool:
 def keep_what_never_changes() -> None:
     """Read the packages and the models once for all manifests, which is most of the time."""
     options.parser = functools.cache(options.parser)
-    importlib.metadata.version = functools.cache(importlib.metadata.version)
     packages.needed_backends = functools.cache(packages.needed_backends)
     files.check_files = functools.cache(complete.check_files)
     files.digests = functools.cache(files.digests)

@@ -1,6 +1,5 @@
 """Fill in what a manifest leaves open: seed, revision, strategy, batch sizes, versions."""
 
-import importlib.metadata
 import secrets
 from typing import Annotated, Any
 
@@ -25,14 +24,14 @@ class Resolved(Settings):
 
     seed: Annotated[SeedSpec, ShortForm("start")]
     revision: Text | None
-    versions: dict[str, str]
+    versions: dict[str, str] = Field(default_factory=dict)
     strategy: Strategy
     batch_sizes: BatchSizes = Field(default_factory=dict)
 
 
 def decide(manifest: Manifest, recorded: Manifest | None) -> Resolved:
     """What the manifest leaves open: as the run that began the folder recorded it, or chosen here.
-    A revision may stay open, for `model.files.resolve`."""
+    A revision may stay open, for `model.files.resolve`, and versions are open."""
     seed, revision, sizes = manifest.seed, manifest.model.revision, manifest.batch_sizes
     if recorded is not None:
         seed = seed or recorded.seed
@@ -42,7 +41,6 @@ def decide(manifest: Manifest, recorded: Manifest | None) -> Resolved:
     return Resolved(
         seed=seed or SeedSpec(start=secrets.randbelow(FIRST_SEEDS)),
         revision=revision,
-        versions=versions(),
         strategy=manifest.strategy,
         batch_sizes=sizes if manifest.batch_size == "auto" else {},
     )
@@ -68,6 +66,8 @@ def fill(manifest: Manifest, resolved: Resolved) -> Manifest:
 
 def versions() -> dict[str, str]:
     """Versions of the runner and of the packages that the pixels may depend on."""
+    import importlib.metadata
+
     packages = ("torch", "diffusers", "transformers", "accelerate", "safetensors", "pillow")
     installed = {name: importlib.metadata.version(name) for name in packages}
     return {"runner": runner.__version__, **installed}

@@ -1,6 +1,5 @@
 """Whether a model's folder has all that its pipeline needs, before anything loads. No torch."""
 
-import importlib.metadata
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -12,6 +11,7 @@ from runner.model.packages import check_packages, is_there
 from runner.model.pipeline_index import INDEX, components_of, index_of
 from runner.model.requirements import defines, exports, is_pipeline_module, required_components
 from runner.model.safetensors_header import tensors
+from runner.model.source import installed
 from runner.model.spec import ModelSpec
 from runner.model.weight_files import WeightFile, index_name, to_read, weight_files
 from runner.units import install_line
@@ -198,9 +198,8 @@ def check_code(spec: ModelSpec, index: Mapping[str, Any], names: Iterable[str]) 
         if f"{component}/{library}.py" in known:
             raise _code(spec, f"{component} is code of its own ({library})")
         if not _has_class(library, class_name):
-            version = importlib.metadata.version("diffusers")
             raise ModelError(
-                f"{spec.id}: {component}: diffusers {version} has no {class_name[:80]} of "
+                f"{spec.id}: {component}: diffusers {installed()} has no {class_name[:80]} of "
                 f"{library[:80]}; install the version that the model was made with"
             )
     lacking = [part for part in required_components(pipeline) if part not in components]

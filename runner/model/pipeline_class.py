@@ -6,13 +6,12 @@ diffusers' table of classes of one model for several tasks is read from its sour
 import ast
 import difflib
 import functools
-import importlib.metadata
 import itertools
 from typing import Any
 
 from runner.errors import ModelError
 from runner.model.requirements import exports
-from runner.model.source import home, tree_of
+from runner.model.source import home, installed, tree_of
 
 __all__ = ["TASKS", "class_for_task", "pipeline_class_of"]
 
@@ -97,10 +96,9 @@ def _pair(node: ast.expr) -> tuple[str, str] | None:
 
 
 def _unknown(asked: str) -> str:
-    version = importlib.metadata.version("diffusers")
     close = difflib.get_close_matches(asked, [*TASKS, *_classes()], n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]}?" if close else f"; use {', '.join(TASKS)} or a class"
-    return f"diffusers {version} has no such pipeline{hint}"
+    return f"diffusers {installed()} has no such pipeline{hint}"
 
 
 def _classes() -> set[str]:

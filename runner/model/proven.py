@@ -5,10 +5,11 @@ parallel strategies of strategies/ name their own proofs.
 """
 
 import functools
-import importlib.metadata
 import json
 from pathlib import Path
 from typing import Any
+
+from runner.model.source import installed
 
 __all__ = ["is_proven"]
 
@@ -19,7 +20,7 @@ TRIED = ("data_parallel", "device_map", "phases")  # by the suite
 def _pipelines() -> dict[str, Any]:
     """Class → what is proven of it; empty with another diffusers."""
     values = json.loads(Path(__file__).with_name("proven.json").read_text(encoding="utf-8"))
-    if values["versions"]["diffusers"] != importlib.metadata.version("diffusers"):
+    if values["versions"]["diffusers"] != installed():
         return {}
     return dict(values["pipelines"])
 

@@ -4,9 +4,10 @@ import ast
 import functools
 import importlib.util
 import os
+import re
 from pathlib import Path
 
-__all__ = ["class_of", "home", "method_of", "module_of", "nodes_of", "tree_of"]
+__all__ = ["class_of", "home", "installed", "method_of", "module_of", "nodes_of", "tree_of"]
 
 
 @functools.cache
@@ -14,6 +15,13 @@ def home() -> Path:
     """The folder of the installed diffusers."""
     found = importlib.util.find_spec("diffusers")
     return Path(found.origin).parent if found and found.origin else Path()
+
+
+@functools.cache
+def installed() -> str:
+    """The version of the installed diffusers; "" where it does not say it."""
+    found = re.search(rb'__version__ = "(.*)"', _read(home() / "__init__.py"))
+    return found[1].decode() if found else ""
 
 
 @functools.cache

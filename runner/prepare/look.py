@@ -20,7 +20,7 @@ from runner.folder.refuse import refuse_to_draw
 from runner.folder.scan import scan
 from runner.folder.survey import Survey, survey
 from runner.manifest.load import Loaded, parse
-from runner.manifest.resolve import Resolved, decide, fill
+from runner.manifest.resolve import Resolved, decide, fill, versions
 from runner.manifest.schema import Manifest
 from runner.manifest.sources.prompt_list import Inline
 from runner.model import files as model
@@ -46,6 +46,11 @@ class Look:
         and OfflineError where nobody can be asked."""
         spec = self.loaded.manifest.model.model_copy(update={"revision": self.resolved.revision})
         update = {"revision": model.resolve(spec)}
+        return dataclasses.replace(self, resolved=self.resolved.model_copy(update=update))
+
+    def with_versions(self) -> "Look":
+        """The same with the versions of the packages that make the images."""
+        update = {"versions": versions()}
         return dataclasses.replace(self, resolved=self.resolved.model_copy(update=update))
 
     @property

@@ -1,7 +1,6 @@
 """Faults of a manifest that its model's configs show, before weights load and without torch."""
 
 import contextlib
-import importlib.metadata
 import itertools
 import json
 import math
@@ -20,7 +19,7 @@ from runner.model.packages import check_packages
 from runner.model.pipeline_index import components_of
 from runner.model.requirements import required_components
 from runner.model.signature import SETUP, PipelineCall, pipeline_call
-from runner.model.source import class_of
+from runner.model.source import class_of, installed
 from runner.model.spec import ModelSpec
 from runner.plan import Plan
 from runner.prepare.inputs import check_input_images, missing_inputs, other_task, unfit_sizes
@@ -93,10 +92,9 @@ def _refuse(problems: Iterator[Problem]) -> None:
 def _call_of(spec: ModelSpec, class_name: str) -> PipelineCall:
     call = pipeline_call(class_name)
     if call is None:
-        version = importlib.metadata.version("diffusers")
         if class_of(class_name) is not None:
             raise ModelError(f"{spec.id}: {class_name} has no call that makes images")
-        raise ModelError(f"{spec.id}: diffusers {version} has no {class_name}")
+        raise ModelError(f"{spec.id}: diffusers {installed()} has no {class_name}")
     if reason := _other_kind(call):
         remedy = "use a model that makes images from texts, or from texts and images"
         raise ModelError(f"{spec.id}: {class_name} {reason}; {remedy}")

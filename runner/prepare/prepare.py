@@ -158,7 +158,7 @@ def _take(rank: Rank, lock: FolderLock) -> None:
 def _look(job: Job, folder: OutputFolder, lock: FolderLock) -> Look:
     """The folder, with seed and revision settled. Of sibling shards the first settles for all."""
     with guard(folder.locks / "guard"):
-        seen = look(job.loaded, folder).with_revision()
+        seen = look(job.loaded, folder).with_versions().with_revision()
         if seen.recorded is None:
             _ = seen.plan  # refused where a seed would be drawn beside finished images
             _record_manifest(job, folder, seen.manifest, "", lock)

@@ -1,7 +1,6 @@
 """Schedulers in place of a model's own: which ones, with which options."""
 
 import ast
-import importlib.metadata
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,7 +11,7 @@ from runner.model.configs import ModelConfigs
 from runner.model.schedulers import name_and_options, with_scheduler
 from runner.model.schedules import schedule_fault
 from runner.model.signature import PipelineCall, fits
-from runner.model.source import class_of, method_of
+from runner.model.source import class_of, installed, method_of
 from runner.plan import Plan, canonical
 
 __all__ = ["scheduler_faults"]
@@ -96,11 +95,10 @@ def _class_fault(call: PipelineCall, configs: ModelConfigs, value: Value) -> str
     alike: tuple[str, ...] = FLOW if is_flow else DIFFUSION if own in DIFFUSION else (own,)
     alike = tuple(one for one in alike if not schedule_fault(call, one, configs.scheduler))
     if class_of(name, "schedulers") is None:
-        version = importlib.metadata.version("diffusers")
         known_as = KNOWN_AS.get(name.replace("_", " ").lower())
         hint = f"; did you mean {known_as}?" if known_as else ""
         hint = hint or nearest(name, {one.lower(): one for one in (*alike, *DIFFUSION)})
-        return f"{name}: diffusers {version} has none of this name{hint or _one_of(alike)}"
+        return f"{name}: diffusers {installed()} has none of this name{hint or _one_of(alike)}"
     if is_flow and name not in FLOW:
         return _flow_fault(name, options) + ("" if _samples_flow(name) else _one_of(alike))
     if not is_flow and name not in alike:
