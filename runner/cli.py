@@ -279,10 +279,10 @@ def _manifest_and_output(options: argparse.Namespace) -> "tuple[Loaded, Path]":
 
     loaded = load(options.manifest, options.set)
     folder = loaded.path.parent
-    if options.output is None and loaded.path.name == "manifest.yaml" and _is_output(folder):
-        return loaded, folder  # wherever it was copied
-    by_name = Path("outputs") / loaded.path.stem
-    return loaded, Path(options.output or loaded.manifest.output.dir or by_name)
+    is_recorded = loaded.path.name == "manifest.yaml" and _is_output(folder)
+    given = folder if is_recorded else loaded.manifest.output.dir  # wherever it was copied
+    output = Path(options.output or given or Path("outputs") / loaded.path.stem)
+    return loaded, output if output.parts else Path.cwd()  # messages need a name
 
 
 def _is_output(folder: Path) -> bool:

@@ -15,6 +15,7 @@ from runner.folder import summary
 from runner.folder.clear import remove_unfinished_reports
 from runner.folder.counts import Launch, count
 from runner.folder.live import Glance, glance, live_rows, silent_rows
+from runner.folder.merged_record import LEFT
 from runner.folder.owners import live_parts
 from runner.folder.paths import OutputFolder, os_errors_as_refusals
 from runner.folder.refuse import refuse
@@ -88,10 +89,20 @@ def _counted_anew(
         counts,
         remedy=REST_OF_A_PART if is_limited else "",
         made=SO_FAR if is_running else BY_LAST,
+        gone=0 if is_running else _gone(seen, states),
     )
     if moves:
         words += f"; {counted(moves, 'image')} will only be moved"
     return {**values, "sentence": words}
+
+
+def _gone(seen: Look, states: bytearray) -> int:
+    """How many images were made as the manifest has them, but are not there."""
+    missing = (index for index in seen.record.done if states[index : index + 1] == bytes([LEFT]))
+    return sum(
+        seen.record.done[index].fingerprint == seen.fingerprints.of(seen.plan.task(index))
+        for index in missing
+    )
 
 
 def _is_as_limited(known: Mapping[str, Any], values: Mapping[str, Any]) -> bool:

@@ -27,9 +27,10 @@ def refuse(folder: OutputFolder, found: Survey, *, regenerate: bool) -> None:
             f"{found.renamed}; keep that one, or use another folder: --output DIR"
         )
     if found.foreign:
+        them = "it" if len(found.foreign) == 1 else "them"
         raise FolderError(
             f"{first_few([path.name for path in found.foreign])} in {folder.dir}: not written by "
-            f"the runner; move them away, or use another folder: --output DIR"
+            f"the runner; move {them} away, or use another folder: --output DIR"
         )
     if found.unfit and not regenerate:
         raise FolderError(

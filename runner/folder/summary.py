@@ -295,12 +295,15 @@ def sentence(
     counts: Counts | None = None,
     remedy: str = "",
     made: str = "made now",
+    gone: int = 0,
 ) -> str:
     """The summary in a line: also what is left of a part, where --limit or --shard asked for one,
-    and what to do where more is to be made."""
+    and what to do where more is to be made. `gone` of the missing images were there before; where
+    all were, nothing was interrupted."""
     images = counted(summary["images"], "image")
-    parts = [f"{summary['outcome']}: {summary['done']} of {images} in {folder.dir}"]
-    if summary["made"]:
+    head = "incomplete" if gone and gone == summary["missing"] else summary["outcome"]
+    parts = [f"{head}: {summary['done']} of {images} in {folder.dir}"]
+    if summary["made"] and not gone:
         per_second = summary["images_per_second"]
         rate = "" if per_second is None else f", {per_second:.2f} images/s"
         parts.append(f"{summary['made']} {made}{rate}")
@@ -308,10 +311,12 @@ def sentence(
     parts += [f"{summary[key]} {key}{see}" for key in ("failed", "skipped") if summary[key]]
     if counts and counts.flagged:
         parts.append(f"{len(counts.flagged)} flagged ({first_few(counts.flagged)})")
-    if summary["missing"]:
-        parts.append(f"{summary['missing']} missing")
     if counts and counts.left and counts.wanted < counts.total:
-        parts.append(f"{counts.left} left of the {counts.wanted} asked for")
+        parts.append(f"{counts.left} missing of the {counts.wanted} asked for")
+    elif summary["missing"]:
+        parts.append(f"{summary['missing']} missing")
+    if gone:
+        parts.append(f"{gone} made before and gone since")
     if summary["first_error"]:
         parts.append(f"the first error is in {folder.dir / summary['first_error']['log']}")
     if summary["left_s"]:

@@ -30,7 +30,8 @@ Row = Mapping[str, Any]  # of page_rows
 LARGEST, SMALLEST = 256, 24  # pixels of a cell, where nobody asks for a size
 PIXELS = 40_000_000  # of a sheet whose cells have a size of our choice: any viewer can open it
 GAP = 8
-KEPT = ("index", "state", "file_name", "fingerprint", "id", "prompt_index", "sweep", "width")
+KEPT = ("index", "state", "file_name", "fingerprint", "id", "prompt_index", "sweep")
+SIDES = ("width", "height")
 NUMBERED = 64  # pixels of a cell that has room for its number
 TEXT, LEADING, LETTER = 13, 18, 7  # pixels: the text, from line to line, about one letter
 LABEL = 22  # letters
@@ -65,6 +66,8 @@ def _by_axes(rows: Sequence[Row]) -> Layout:
     """The last axes go across, as many as make it about as wide as high; prompts and the other axes
     go down. Where several images have one place, each but the first is one line further down."""
     axes = list(rows[0]["sweep"])
+    if len({row["prompt_index"] for row in rows}) == 1:  # its number would be in each line
+        rows = [{"id": "", **row} for row in rows]
     layouts = [_split(rows, axes[:at], axes[at:]) for at in range(len(axes))]
     return min(layouts, key=lambda made: abs(math.log(made.columns / len(made.lines))))
 
@@ -74,7 +77,8 @@ def _split(rows: Sequence[Row], down: Sequence[str], across: Sequence[str]) -> L
     places = {values: place for place, values in enumerate(heads)}
     lines: dict[tuple[str, ...], list[list[Row | None]]] = {}
     for row in rows:
-        label = (str(row.get("id") or f"prompt {row['prompt_index']}"), *_values(row, down))
+        prompt = str(row.get("id", f"prompt {row['prompt_index']}"))
+        label = (*filter(None, [prompt]), *_values(row, down))
         stack, place = lines.setdefault(label, []), places[_values(row, across)]
         line = next((one for one in stack if one[place] is None), None)
         if line is None:
@@ -95,7 +99,8 @@ def write_sheet(
     program's, or WebP cannot hold the sheet."""
     if path.exists() and not _is_sheet(path):
         raise LaunchError(f"{path}: is there, and no contact sheet; use another --file")
-    made = layout([{key: row[key] for key in KEPT if key in row} for row in rows], columns)
+    kept = [{key: row[key] for key in (*KEPT, *SIDES) if key in row} for row in rows]
+    made = layout(kept, columns)
     size = size or _size_for(made)
     drawing = _Drawing(folder, made, size)
     temporary = files.temporary_path(path, "0" * 8)
@@ -112,9 +117,23 @@ def write_sheet(
 def _size_for(made: Layout) -> int:
     """Pixels of a cell, so that any viewer can open the sheet; no more than the images have."""
     rows = (row for _, cells in made.lines for row in cells if row)
-    widest = max(int(row.get("width", LARGEST)) for row in rows)
+    widest = max(max(_sides(row, LARGEST)) for row in rows)
     fitting = math.isqrt(PIXELS // (made.columns * len(made.lines))) - GAP
     return max(SMALLEST, min(LARGEST, widest, fitting))
+
+
+def _sides(row: Row, unknown: int) -> tuple[int, int]:
+    return int(row.get("width", unknown)), int(row.get("height", row.get("width", unknown)))
+
+
+def _box(made: Layout, size: int) -> tuple[int, int]:
+    """Width and height of a cell that holds each image, its longer side `size` at most."""
+    box = [0, 0]
+    for row in (row for _, cells in made.lines for row in cells if row):
+        sides = _sides(row, size)
+        part = min(1.0, size / max(sides))
+        box = [max(old, math.ceil(side * part)) for old, side in zip(box, sides, strict=True)]
+    return box[0], box[1]
 
 
 def _is_sheet(path: Path) -> bool:
@@ -159,14 +178,15 @@ class _Drawing:
     def __init__(self, folder: OutputFolder, made: Layout, size: int) -> None:
         from PIL import ImageFont
 
-        self._folder, self._layout, self._cell = folder, made, size
+        self._folder, self._layout, self._longest = folder, made, size
+        self._width, self._height = _box(made, size)
         self._font = ImageFont.load_default(TEXT)
-        self._caption = LEADING if size >= NUMBERED else 0
+        self._caption = LEADING if self._width >= NUMBERED else 0
         self._left = GAP + (LABEL * LETTER + GAP if any(label for label, _ in made.lines) else 0)
         self._head = GAP + LEADING * len(made.heads[0]) if made.heads[0] else 0
-        self._line = GAP + size + self._caption
+        self._line = GAP + self._height + self._caption
         height = self._head + self._line * len(made.lines) + GAP
-        self.size = self._left + (size + GAP) * made.columns, height
+        self.size = self._left + (self._width + GAP) * made.columns, height
 
     def strips(self) -> Iterator["Image"]:
         if self._head:
@@ -185,7 +205,7 @@ class _Drawing:
     def _heads(self) -> "Image":
         strip = self._paper(self._head)
         for column, head in enumerate(self._layout.heads):
-            self._write(strip, self._x(column), GAP, head, INK, self._cell // LETTER)
+            self._write(strip, self._x(column), GAP, head, INK, self._width // LETTER)
         return strip
 
     def _strip(
@@ -196,19 +216,19 @@ class _Drawing:
         strip = self._paper(self._line)
         self._write(strip, GAP, GAP, label, INK, LABEL)
         for column, (row, picture) in enumerate(zip(cells, pictures, strict=True)):
-            x, size = self._x(column), self._cell
+            x, width, height = self._x(column), self._width, self._height
             if picture is None:
-                picture = Image.new("RGB", (size, size), EMPTY)
-            room = (size - picture.width) // 2, (size - picture.height) // 2
+                picture = Image.new("RGB", (width, height), EMPTY)
+            room = (width - picture.width) // 2, (height - picture.height) // 2
             strip.paste(picture, (x + room[0], GAP + room[1]))
             if row is not None and self._caption:
                 state = "" if row["state"] == "done" else f" {row['state']}"
                 words = f"{row['index']:06d}{state}"
-                self._write(strip, x, GAP + size + 2, [words], SOFT, size // LETTER)
+                self._write(strip, x, GAP + height + 2, [words], SOFT, width // LETTER)
         return strip
 
     def _x(self, column: int) -> int:
-        return self._left + (self._cell + GAP) * column
+        return self._left + (self._width + GAP) * column
 
     def _write(
         self, strip: "Image", x: int, y: int, texts: Sequence[str], colour: str, most: int
@@ -226,7 +246,7 @@ class _Drawing:
         if row is None or row["state"] != "done":
             return None
         try:
-            with open_picture(source_of(self._folder, row, self._cell), "PNG", "WEBP") as image:
-                return shrink(image, self._cell).convert("RGB")
+            with open_picture(source_of(self._folder, row, self._longest), "PNG", "WEBP") as image:
+                return shrink(image, self._longest).convert("RGB")
         except (OSError, ValueError):
             return None

@@ -6,6 +6,7 @@ from runner import demo
 from runner.model import files as model
 from runner.model.complete import without_variant
 from runner.plan import Plan
+from runner.units import first_few
 
 __all__ = ["model_notices"]
 
@@ -34,8 +35,11 @@ def _demo_notices(plan: Plan) -> list[str]:
     first = itertools.islice(plan.prompts, LOOKED_AT)
     strange = next((item.prompt for item in first if not demo.knows(item.prompt)), None)
     if strange is not None:
-        words = ", ".join(sorted(demo.WORDS))
-        lines.append(f'the demo model knows no word of "{strange[:60]}"; its words: {words}')
+        words = first_few(sorted(demo.WORDS))
+        lines.append(
+            f'the demo model knows no word of "{strange[:60]}"; it knows {words}, all in '
+            f"runner/demo/README.md"
+        )
     for size in plan.sizes:
         if size not in demo.SIZES:
             known = ", ".join(f"{width}×{height}" for height, width in sorted(demo.SIZES))

@@ -142,6 +142,43 @@ def test_keys_alone_are_enough(page: Any) -> None:
     assert not page.locator("dialog").is_visible()
 
 
+def test_the_first_arrow_chooses_the_first_image(page: Any) -> None:
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    wait_for_image(page, HOSTILE[0])
+    page.keyboard.press("Escape")
+    page.locator("h1").click()
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("document.activeElement.dataset.row === '0'")
+
+
+def test_a_sweep_with_names_of_its_own(tmp_path: Path, chromium: Browser) -> None:
+    """Names are shown and found; axes have their author's order; what a cell hides is named."""
+    sweep = {"size": ["small", "large"], "guidance_scale": [7, 2], "animal": ["owl", "cat"]}
+    prompts = ["a {size} {animal}"]
+    job = Job(tmp_path, prompts=prompts, sweep={"product": sweep}, report=True)
+    assert job.run("--set", 'output.name="{animal}/{size}-{guidance_scale}"').code == 0
+    page = chromium.open(job.output / "report.html", viewport={"width": 390, "height": 800})
+    names = page.locator(".tile .line b").all_text_contents()
+    assert names[:3] == ["owl/small-7.png", "owl/large-7.png", "owl/small-2.png"]
+    page.locator("input[type=search]").fill("cat/large-2")
+    assert page.locator(".tile .line b").all_text_contents() == ["cat/large-2.png"]
+    page.locator(".tile").click()
+    wait_for_image(page, "a large cat")
+    assert page.locator("dialog h2").text_content() == "cat/large-2.png"
+    page.keyboard.press("Escape")
+    page.locator("input[type=search]").fill("")
+    show(page, "Grid")
+    heads = page.locator(".grid th").all_text_contents()
+    assert heads == ["animal", "guidance_scale", "owl", "cat", "7", "2"]
+    assert "which differ in size; filter" in page.locator(".results .note").text_content()
+    assert page.locator(".scroll").evaluate("box => box.scrollWidth > box.clientWidth")
+    page.locator(".scroll.goes-on").wait_for()
+    page.locator(".scroll").evaluate("box => { box.scrollLeft = box.scrollWidth; }")
+    page.locator(".scroll:not(.goes-on)").wait_for()
+    page.context.close()
+
+
 def test_a_copied_manifest_makes_the_same_image(page: Any, job: Job, tmp_path: Path) -> None:
     planned = plan_of(load(job.manifest))
     for task in planned.tasks():

@@ -11,8 +11,10 @@ from PIL import Image
 from support.jobs import Job
 
 from runner.cli import main
+from runner.folder.paths import OutputFolder
 from runner.gallery.png_stream import PngStream
-from runner.gallery.sheet import layout
+from runner.gallery.sheet import layout, write_sheet
+from runner.manifest.schema import OutputSpec
 
 IMAGES = 17
 
@@ -47,8 +49,28 @@ def test_a_sweep_by_its_axes() -> None:
     points = [{"time": time, "steps": steps} for time in "ab" for steps in (4, 8, 12)]
     made = layout([row(index, sweep=point) for index, point in enumerate(points)], None)
     assert made.heads == [("steps 4",), ("steps 8",), ("steps 12",)]
-    assert made.lines[1][0] == ("prompt 0", "time b")
+    assert made.lines[1][0] == ("time b",)
     assert indices(made) == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_lines_of_several_prompts_have_their_number() -> None:
+    rows = [row(index, prompt_index=index // 2, sweep={"steps": index % 2}) for index in range(4)]
+    assert [label for label, _ in layout(rows, None).lines] == [("prompt 0",), ("prompt 1",)]
+    assert [label for label, _ in layout(rows[:2], None).lines] == [()]
+
+
+def test_cells_are_as_high_as_the_images(tmp_path: Path) -> None:
+    folder = OutputFolder(tmp_path, OutputSpec())
+    rows = []
+    for index in range(4):
+        name = f"{index:06d}.png"
+        Image.new("RGB", (96, 32)).save(tmp_path / name)
+        sides = {"width": 96, "height": 32}
+        rows.append(row(index, file_name=name, fingerprint=f"{index:032x}", **sides))
+    for size, width, height in ((None, 96, 32 + 18), (48, 48, 16)):  # with its number, or without
+        write_sheet(folder, rows, tmp_path / "wide.png", 2, size)
+        with Image.open(tmp_path / "wide.png") as sheet:
+            assert sheet.size == (8 + 2 * (width + 8), 2 * (height + 8) + 8)
 
 
 def test_variations_of_a_point_stand_below_each_other() -> None:

@@ -41,8 +41,8 @@ def test_limit_and_shard_make_their_part(bench: Bench) -> None:
     assert summary(bench.output)["outcome"] == "limited"
     assert bench.status(limit=2)["exit_code"] == 0
     assert bench.status(limit=3)["exit_code"] == bench.status()["exit_code"] == 75
-    assert "; 3 missing; 1 left of the 3 asked for; run" in bench.status(limit=3)["sentence"]
-    assert "; 3 missing; 1 left of the 2 asked for; run" in bench.status(part=(2, 2))["sentence"]
+    assert "; 1 missing of the 3 asked for; run" in bench.status(limit=3)["sentence"]
+    assert "; 1 missing of the 2 asked for; run" in bench.status(part=(2, 2))["sentence"]
     assert not any("asked for" in bench.status(limit=n)["sentence"] for n in (2, None))
     assert bench.run(part=(2, 2)) is ExitCode.COMPLETE
     assert sorted(pixels(bench.output)) == ["000000.png", "000001.png", "000003.png"]

@@ -15,10 +15,33 @@ from support.bench import PROMPTS, Bench
 from support.jobs import wait_for
 from support.launch import lines, summary
 
+from runner.cli import main
 from runner.commands import watch as watch_command
 from runner.commands.watch import frame
 from runner.errors import ExitCode, FolderError, RunnerError, StrategyError
 from runner.manifest.load import load
+
+
+def test_an_image_that_was_deleted_interrupted_nothing(bench: Bench) -> None:
+    bench.run()
+    (bench.output / "000004.png").unlink()
+    words = bench.status()["sentence"]
+    wanted = f"incomplete: 4 of 5 images in {bench.output}; 1 missing; 1 made before and gone since"
+    assert words.startswith(wanted)
+    assert "last launch" not in words
+    bench.values["prompts"].append("snow")
+    words = bench.status()["sentence"]
+    assert words.startswith("interrupted: 4 of 6 images")
+    assert "; 2 missing; 1 made before and gone since; run" in words
+
+
+def test_the_current_folder_has_a_name(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.run()
+    monkeypatch.chdir(bench.output)
+    assert main(["status", "manifest.yaml", "--exit-code"]) == 0
+    assert capsys.readouterr().out.startswith(f"complete: 5 of 5 images in {bench.output};")
 
 
 def test_status_before_and_after(bench: Bench) -> None:

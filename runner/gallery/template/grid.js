@@ -5,7 +5,7 @@ const axes = { down: null, across: null };
 /** The axes of a sweep first; then what differs in few values. */
 function axisFields() {
   const usable = varied().filter((field) => distinct(field) !== null && field.key !== "seconds");
-  const rank = (field) => (field.key.startsWith("sweep.") ? 0 : field.key.startsWith("parameters.") ? 1 : 2);
+  const rank = (field) => (isAxis(field) ? 0 : field.key.startsWith("parameters.") ? 1 : 2);
   usable.sort((one, other) => rank(one) - rank(other));
   return distinct(promptField)?.length === 1 ? usable : [...usable, promptField];
 }
@@ -42,9 +42,14 @@ function gridView(rows, redraw) {
   );
   const isCut = Math.max(down.length, across.length) > MOST_VALUES;
   const note = `The first ${MOST_VALUES} values of each axis; a search or a filter shows others.`;
+  const hidden = [...cells.values()].some((cell) => cell.length > 1) ? usable.filter(isHiddenAxis) : [];
+  const names = hidden.map(({ label }) => label).join(" and ");
+  const rest = `Each cell shows one of several images, which differ in ${names}; filter by it to choose.`;
   const table = el("table", { class: "grid" }, gridHead(across), gridBody(down, across, cells));
-  return [controls, isCut ? el("p", { class: "note" }, note) : null, el("div", { class: "scroll", tabindex: "0" }, table)];
+  return [controls, isCut ? el("p", { class: "note" }, note) : null, hidden.length ? el("p", { class: "note" }, rest) : null, el("div", { class: "scroll", tabindex: "0" }, table)];
 }
+
+const isHiddenAxis = (field) => isAxis(field) && field !== axes.down && field !== axes.across;
 
 const placeOf = (down, across) => JSON.stringify([show(down), show(across)]);
 
@@ -54,7 +59,7 @@ function valuesAlong(field, rows) {
   for (const row of rows) {
     if (present.size <= MOST_VALUES) present.add(show(field?.of(row)));
   }
-  return field && distinct(field) ? [...present].sort(compare) : [...present];
+  return field && distinct(field) ? distinct(field).filter((value) => present.has(value)) : [...present];
 }
 
 function gridHead(across) {

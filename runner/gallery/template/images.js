@@ -12,7 +12,15 @@ function el(tag, attributes = {}, ...children) {
 }
 
 const pathOf = (row) => valueOf("file_name", row).split("/").map(encodeURIComponent).join("/");
-const nameOf = (row) => String(valueOf("index", row)).padStart(6, "0");
+const numberOf = (row) => String(valueOf("index", row)).padStart(6, "0");
+
+/** The number of an image; the file where its name is the author's own. */
+function nameOf(row) {
+  const file = valueOf("file_name", row);
+  const isOwn = file !== null && file.split("/").at(-1) !== `${numberOf(row)}.png`;
+  return isOwn ? file : numberOf(row);
+}
+
 const isThere = (row) => valueOf("state", row) === "done";
 
 /** The thumbnail; for a small image the image itself, and also where there is no thumbnail. */
@@ -105,7 +113,7 @@ async function copy(text, button) {
 // --- the viewer ---------------------------------------------------------------------------------
 
 const viewer = document.getElementById("viewer");
-const HIDDEN = new Set(["prompt", "parameters", "index", "state", "error", "file_name"]);
+const HIDDEN = new Set(["prompt", "parameters", "index", "state", "error"]);
 
 function facts(row) {
   const pairs = Object.entries(parametersOf(row));

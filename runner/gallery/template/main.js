@@ -28,8 +28,8 @@ function countOf(test) {
 
 const search = el("input", {
   type: "search",
-  placeholder: "Search prompts and ids",
-  "aria-label": "Search prompts and ids",
+  placeholder: "Search prompts, ids, files",
+  "aria-label": "Search prompts, ids and file names",
   autocomplete: "off",
   spellcheck: "false",
   input: (event) => change({ words: event.currentTarget.value }),
@@ -135,6 +135,14 @@ function update() {
 
 function draw() {
   results.replaceChildren(...[VIEWS[view].draw()].flat().filter(Boolean));
+  for (const box of results.querySelectorAll(".scroll")) watchEdge(box);
+}
+
+/** A box fades out where more of it lies beyond its right edge. */
+function watchEdge(box) {
+  const look = () => box.classList.toggle("goes-on", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  box.addEventListener("scroll", look);
+  new ResizeObserver(look).observe(box);
 }
 
 function imagesView() {
@@ -196,11 +204,18 @@ function follow() {
 
 const rowOf = new Map(Array.from({ length: count }, (_, row) => [valueOf("index", row), row]));
 
-/** Arrows go from tile to tile as they lie on the screen. */
+/** Arrows go from tile to tile as they lie on the screen; the first one to the first tile in sight. */
 function moveFocus(event) {
   const tiles = [...results.querySelectorAll(".tile")];
   const at = tiles.indexOf(document.activeElement);
-  if (at < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
+  if (event.altKey || event.ctrlKey || event.metaKey || event.target.matches(".scroll")) return;
+  if (at < 0) {
+    const first = tiles.find((tile) => tile.getBoundingClientRect().bottom > 0);
+    if (!first || !event.key.startsWith("Arrow")) return;
+    event.preventDefault();
+    first.focus();
+    return;
+  }
   const top = tiles[at].offsetTop;
   const perLine = tiles.filter((tile) => tile.offsetTop === top).length;
   const to = { ArrowLeft: at - 1, ArrowRight: at + 1, ArrowUp: at - perLine, ArrowDown: at + perLine, Home: 0, End: tiles.length - 1 }[event.key];

@@ -85,6 +85,9 @@ const fieldBy = new Map([promptField, ...fields].map((field) => [field.key, fiel
 
 const MOST_VALUES = 60; // that a list or an axis of the grid can show
 
+/** An axis of a sweep has its values in the order that its author gave them. */
+const isAxis = (field) => field.key.startsWith("sweep.");
+
 /** The different values of a field as text, in order; null where they are too many. */
 function distinct(field) {
   if (field.distinct === undefined) {
@@ -93,7 +96,7 @@ function distinct(field) {
       found.add(show(value));
       if (found.size > MOST_VALUES) break;
     }
-    field.distinct = found.size > MOST_VALUES ? null : [...found].sort(compare);
+    field.distinct = found.size > MOST_VALUES ? null : isAxis(field) ? [...found] : [...found].sort(compare);
   }
   return field.distinct;
 }
