@@ -69,7 +69,8 @@ def main() -> None:
     if options.child:
         sys.exit(make(options.child))
     with tempfile.TemporaryDirectory() as temporary:
-        measured = measure(options.folder or Path(temporary), options.images, options.screenshots)
+        folder = (options.folder or Path(temporary)).resolve()
+        measured = measure(folder, options.images, options.screenshots)
     arguments.write_json(options.json, measured)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.errors import LaunchError, ModelError
 from runner.folder.png import call_in, read_text
-from runner.manifest.input_images import InputFaultError, InputFiles
+from runner.manifest.input_images import InputFaultError, InputFiles, inputs_of
 from runner.manifest.load import Loaded, load, parse
 from runner.manifest.resolve import dump, to_yaml
 from runner.model import files as model
@@ -50,6 +50,7 @@ def remake(image: Path, sets: Sequence[str], output: Path | None) -> tuple[Loade
             f"{image}: was made with a ControlNet; name its folder: --set model.controlnet=DIR"
         )
     sums = _object(image, text, "inputs")
+    _refuse_unknown_inputs(image, values["parameters"], sums)
     if sums and not any(assignment.startswith("inputs=") for assignment in sets):
         values["inputs"] = _folder_of_inputs(image, [*sums])
     loaded = load(image, sets, to_yaml(values))
@@ -198,6 +199,17 @@ def _with_full_path(assignment: str) -> str:
     name = found["name"]
     folder = Path(name).expanduser()
     return f"model.id={json.dumps(os.path.abspath(folder) if folder.is_dir() else name)}"
+
+
+def _refuse_unknown_inputs(image: Path, call: Mapping[str, Any], sums: Mapping[str, Any]) -> None:
+    """Raises LaunchError for an input image without a checksum: it could be any file of this
+    machine."""
+    unknown = [file for _, file in inputs_of(call) if isinstance(file, str) and file not in sums]
+    if unknown:
+        raise LaunchError(
+            f"{image}: does not say what was in its input image {cut(unknown[0], 80)}, so it "
+            f"cannot be made again"
+        )
 
 
 def _refuse_folder(image: Path, name: str, loaded: Loaded) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image, ImageOps
 
-from runner.manifest.input_images import InputFaultError, InputFiles, inputs_of, renamed
+from runner.manifest.input_images import FORMATS, InputFaultError, InputFiles, inputs_of, renamed
 from runner.plan import Task
 
 __all__ = ["InputImages"]
@@ -54,9 +54,9 @@ class InputImages:
 def _opened(files: InputFiles, file: str) -> Image.Image:
     """As diffusers' `load_image` opens it: turned as the camera has noted, in RGB."""
     try:
-        image = Image.open(io.BytesIO(files.read(file)))
+        image = Image.open(io.BytesIO(files.read(file)), formats=FORMATS)
         return ImageOps.exif_transpose(image).convert("RGB")
     except InputFaultError as error:
         raise InputFaultError(f"{file}: {error}") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # Pillow raises nearly anything for a file that is made to harm
         raise InputFaultError(f"{file}: cannot be read as an image: {error}") from None

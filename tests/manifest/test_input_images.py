@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from runner.manifest.input_images import InputFaultError, InputFiles
+from runner.manifest.input_images import FORMATS, InputFaultError, InputFiles
+from runner.render.inputs import _opened
 
 
 def test_a_photo_is_as_large_as_it_is_shown(tmp_path: Path) -> None:
@@ -36,3 +37,29 @@ def test_what_was_found_in_a_file_is_held_on_to(tmp_path: Path) -> None:
     assert files.sha256("a.png") == first
     with pytest.raises(InputFaultError, match="changed since the job began"):
         files.read("a.png")
+
+
+# Pillow gives PostScript to Ghostscript, whatever the file's name says.
+def test_no_program_is_started_for_an_input_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ghostscript = tmp_path / "gs"
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
+    words = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n"
+    (tmp_path / "a.png").write_bytes(words)
+    files = InputFiles(str(tmp_path))
+    with pytest.raises(InputFaultError, match="is no image that can be read"):
+        files.size("a.png")
+    with pytest.raises(InputFaultError, match="cannot be read as an image"):
+        _opened(files, "a.png")
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_kinds_of_files(kind: str, tmp_path: Path) -> None:
+    Image.new("RGB", (40, 24)).save(tmp_path / "a", kind)
+    files = InputFiles(str(tmp_path))
+    assert files.size("a") == _opened(files, "a").size == (40, 24)

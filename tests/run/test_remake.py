@@ -116,6 +116,8 @@ def test_no_permission_comes_from_an_image(image: Path, capsys: pytest.CaptureFi
         ({"call": {"callback": "os.system"}}, "callback is set by the runner"),
         ({"call": "!!python/object/apply:os.system [id]"}, "its text call is damaged"),
         ({"call": "[" * 100_000}, "its text call is damaged"),
+        ({"call": {"image": "/etc/passwd"}}, "does not say what was in its input image"),
+        ({"call": {"image": ["../a.png"]}}, "does not say what was in its input image"),
         ({"seed": "-1"}, "seed"),
         ({"seed": "9" * 30}, "seed"),
         ({"seed": "9" * 5000}, "seed"),
