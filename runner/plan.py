@@ -24,11 +24,13 @@ from runner.manifest.input_images import (
     names_input,
     renamed,
 )
+from runner.manifest.loras import merged_weights
 from runner.manifest.prompt_seeds import seeds_of
 from runner.manifest.prompts import COUNT, MAX_SEED, Prompt, is_text, text_sums
 from runner.manifest.schema import Manifest
 from runner.manifest.sources.prompt_list import Overrides, PromptList
-from runner.manifest.sweep import Point, points_of, slots_in
+from runner.manifest.suggestions import nearest
+from runner.manifest.sweep import LORAS, Point, points_of, slots_in
 from runner.manifest.yaml_tree import Node
 from runner.model.signature import SETUP
 
@@ -127,6 +129,8 @@ class Plan:
         self.inputs = InputFiles(manifest.inputs)
         self._points = self._points_of_sweep()
         self._slots = self._points[0].slots.keys()
+        for point in self._points:
+            self._check_loras(point.weights, self.root.walk(("sweep",)).place)
         self._can_be_blank = any(
             not word.strip() for p in self._points for word in p.slots.values()
         )
@@ -143,6 +147,7 @@ class Plan:
         self.sizes: dict[tuple[Any, Any], int] = {}
         self.input_images: dict[tuple[str, str], int] = {}  # (parameter, file)
         self.parameter_sets: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        self._lora_sets: dict[str, Mapping[str, float]] = {}
         self._batches: tuple[array[int], array[int]] | None = None  # task indices, batch ends
         self._expand()
 
@@ -153,7 +158,7 @@ class Plan:
             return [Point()]
         slots = slots_in(sweep.axes, (prompt.prompt for prompt in self.prompts))
         try:
-            return points_of(sweep, slots)
+            return points_of(sweep, slots, [lora.own_name for lora in self.manifest.loras])
         except ValueError as error:
             raise self._problem(self.root.walk(("sweep",)).place, f"sweep: {error}") from None
 
@@ -169,6 +174,10 @@ class Plan:
             }
         if merged.get("scheduler", "") is None:  # of the sweep: the model's own
             del merged["scheduler"]
+        if LORAS in merged:
+            merged[LORAS] = merged_weights(self.manifest.loras, own.get(LORAS), point.weights)
+        if not merged.get(LORAS, True):
+            del merged[LORAS]
         return merged
 
     def _count(self, own: Mapping[str, Any], seeds: Sequence[int], seed: int | None = None) -> int:
@@ -189,6 +198,8 @@ class Plan:
         is_noted = False
         for prompt, item in enumerate(self._prompts_or_overrides()):
             own = item.parameters
+            if LORAS in own:
+                self._check_loras(own[LORAS], self.where(prompt))
             merged = self._parameters_of(own) if own else ()
             groups = [self._group(each, prompt) for each in merged] if own else defaults
             if own or not is_noted:
@@ -222,7 +233,8 @@ class Plan:
         if self.manifest.sweep is None:
             return
         point = self._points[0]
-        twice = sorted(item.parameters.keys() & point.parameters.keys())
+        twice = sorted(item.parameters.keys() & (point.parameters.keys() - {LORAS}))
+        twice += sorted(point.weights.keys() & item.parameters.get(LORAS, {}))
         if point.seed is not None and (seed is not None or item.seeds):
             twice.append("seed" if seed is not None else "seeds")
         if twice:
@@ -243,6 +255,15 @@ class Plan:
             if self._can_be_blank and not all(p.fill(item.prompt).strip() for p in self._points):
                 message = "is blank with a value of the sweep; add text around it"
                 raise self._problem(self.where(prompt), message)
+
+    def _check_loras(self, weights: Iterable[str], place: str) -> None:
+        """Raises ManifestError for a name that no LoRA of the manifest has."""
+        known = {lora.own_name: lora.own_name for lora in self.manifest.loras}
+        for name in weights:
+            if name not in known:
+                names = f"; there are {', '.join(known)}" if known else "; add it to loras"
+                hint = nearest(name, known) or names
+                raise self._problem(place, f"loras: no LoRA is called {name}{hint}")
 
     def _group(self, parameters: dict[str, Any], prompt: int) -> _Group:
         limit = self.manifest.batch_size
@@ -273,12 +294,19 @@ class Plan:
             parameters = group.parameters
             for name in parameters:
                 self.names.setdefault(name, prompt)
+            weights = parameters.get(LORAS, {})
+            self._lora_sets.setdefault(canonical(weights), weights)
             self.sizes.setdefault((parameters.get("height"), parameters.get("width")), prompt)
             if self.manifest.inputs is not None:
                 for found in inputs_of(parameters):
                     self.input_images.setdefault(found, prompt)
             if len(self.parameter_sets) < MAX_CHECKED:
                 self.parameter_sets.setdefault(group.key, (prompt, parameters))
+
+    @property
+    def only_loras(self) -> Mapping[str, float] | None:
+        """The LoRAs of all images with their weights; None where images have different ones."""
+        return next(iter(self._lora_sets.values())) if len(self._lora_sets) == 1 else None
 
     @staticmethod
     def _problem(place: str, message: str) -> ManifestError:
@@ -467,16 +495,21 @@ def _batch_key(parameters: Mapping[str, Any]) -> str:
 
 class Fingerprints:
     """Hashes of what the manifest says about a task's pixels: prompt, seed, parameters, input
-    images by their content, model, pipeline class and dtype.
+    images by their content, model, LoRAs, pipeline class and dtype.
 
     `model` is what `model.files.identity` returns. Fingerprints are recorded in every output
     folder: with another form of the hash all finished images would look changed.
     """
 
     def __init__(
-        self, manifest: Manifest, model: Mapping[str, Any], inputs: InputFiles | None = None
+        self,
+        manifest: Manifest,
+        model: Mapping[str, Any],
+        inputs: InputFiles | None = None,
+        loras: Mapping[str, Any] | None = None,
     ) -> None:
         self.model: dict[str, Any] = dict(model)
+        self.loras = dict(loras or {})  # what each is, by its name
         self.inputs = inputs or InputFiles(manifest.inputs)
         task = {"pipeline": manifest.pipeline} if manifest.pipeline else {}
         common = canonical({"model": self.model, "dtype": manifest.dtype, **task})
@@ -485,8 +518,10 @@ class Fingerprints:
 
     @property
     def common(self) -> str:
-        """The hash of what all images share: the model and the dtype."""
-        return self._common.hexdigest()
+        """The hash of what images share: the model, the dtype and the LoRAs."""
+        digest = self._common.copy()
+        digest.update(canonical(self.loras).encode())
+        return digest.hexdigest()
 
     def of(self, task: Task) -> str:
         """32 hexadecimal digits."""
@@ -504,7 +539,12 @@ class Fingerprints:
 
     def _by_content(self, task: Task) -> Mapping[str, Any]:
         try:
-            return self.inputs.by_content(task.parameters)
+            found = self.inputs.by_content(task.parameters)
         except InputFaultError as error:
             where = f"prompts[{task.prompt_index}]"
             raise ManifestError([Problem(where, f"{error} (in {self.inputs.folder})")]) from None
+        if LORAS not in found:
+            return found
+        # What they are called does not count.
+        pairs = [[self.loras.get(name, name), weight] for name, weight in found[LORAS].items()]
+        return {**found, LORAS: pairs}

@@ -25,6 +25,7 @@ from runner.launch.replica import Replica
 from runner.launch.shards import shard
 from runner.lead import follow, lead
 from runner.model import files as model
+from runner.model import lora_files
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
 from runner.render.results import Renderer
@@ -91,6 +92,8 @@ def _fetch_model(rank: Rank, assignment: Assignment) -> None:
     key = f"model/{rank.world.node}"
     try:
         spec = assignment.manifest.model
+        for lora in assignment.manifest.loras:
+            lora_files.fetch(lora)
         rank.store.set(key, str(model.local_folder(spec) or model.download(spec)))
     except RunnerError as error:
         rank.store.set(key, f"!{error}")
@@ -159,5 +162,6 @@ def _load(
         stop=rank.stop,
         replica=None if replica.is_alone else replica,
         comes_again=assignment.plan.comes_again,
+        only_loras=assignment.plan.only_loras,
         inputs=assignment.fingerprints.inputs,
     )

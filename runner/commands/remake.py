@@ -18,6 +18,7 @@ from runner.manifest.input_images import InputFaultError, InputFiles, inputs_of
 from runner.manifest.load import Loaded, load, parse
 from runner.manifest.resolve import dump, to_yaml
 from runner.model import files as model
+from runner.model.lora_files import identities
 from runner.model.signature import SETUP
 from runner.say import cut
 from runner.units import first_few
@@ -27,14 +28,17 @@ __all__ = ["compared", "manifest_text", "remake", "threads_of"]
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 SEED = re.compile(r"\d{1,20}", re.ASCII)
 MODEL_SET = re.compile(r"model(\.id)?=(?P<name>[^{].*)")
+LORA_SET = re.compile(r"loras\.(?P<name>[\w-]+)=(?P<file>.+)", re.ASCII)
 MOST_THREADS = 1024
 
 
 def remake(image: Path, sets: Sequence[str], output: Path | None) -> tuple[Loaded, Path]:
     """The manifest that makes one image again, and its output folder. Raises RefusedError."""
     text = _texts(image)
-    sets = [_with_full_path(assignment) for assignment in sets]
+    sets, files = _without_loras([_with_full_path(assignment) for assignment in sets])
     values = _values(image, text)
+    if loras := _loras(image, text, files):
+        values["loras"] = loras
     is_named = any(assignment.partition("=")[0] in ("model", "model.id") for assignment in sets)
     if "id" not in values["model"] and not is_named:
         name = cut(str(_object(image, text, "model").get("id")), 80)
@@ -58,6 +62,7 @@ def remake(image: Path, sets: Sequence[str], output: Path | None) -> tuple[Loade
         _refuse_folder(image, values["model"]["id"], loaded)
     _check_model(image, _object(image, text, "model"), loaded)
     _check_inputs(image, sums, loaded, sets)
+    _check_loras(image, text, loaded)
     name = hashlib.sha256("\n".join([to_yaml(values), *sets]).encode()).hexdigest()[:8]
     return loaded, output or Path("outputs") / "remade" / f"{image.stem}-{name}"
 
@@ -133,6 +138,7 @@ def _values(image: Path, text: Mapping[str, str]) -> dict[str, Any]:
     call = _object(image, {"call": call_in(text)}, "call")
     own = {"meta": _object(image, text, "meta"), "id": text.get("id")}
     setup = {name: call.pop(name) for name in SETUP if name in call}
+    setup.pop("loras", None)  # their weights go to the LoRAs themselves
     prompt = {"prompt": text["prompt"], **{key: value for key, value in own.items() if value}}
     is_known = spec.get("id") == "demo" or HUB_ID.fullmatch(str(spec.get("id")))
     is_named = is_known and "contents" not in spec
@@ -184,6 +190,53 @@ def _check_inputs(
             raise LaunchError(
                 f"{image}: {files.path(file)} is not the image that it was made from; name the "
                 f"folder that has it: --set inputs=DIR"
+            )
+
+
+def _without_loras(sets: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The other assignments; and those of `loras.NAME=FILE`: name → full path."""
+    found = {one: LORA_SET.fullmatch(one) for one in sets}
+    files = {
+        match["name"]: os.path.abspath(Path(match["file"]).expanduser())
+        for match in found.values()
+        if match
+    }
+    return [one for one, match in found.items() if not match], files
+
+
+def _loras(image: Path, text: Mapping[str, str], files: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The LoRAs of an image, as its manifest names them. Raises LaunchError where a local one is
+    not named."""
+    found = _object(image, text, "loras")
+    weights = _object(image, {"call": call_in(text)}, "call").get("loras", {})
+    loras = []
+    for name, spec in found.items():
+        is_known = spec.get("id") == "demo" or (
+            "contents" not in spec and HUB_ID.fullmatch(str(spec.get("id")))
+        )
+        if name in files:
+            own = {"id": files[name]}
+        elif is_known:
+            own = {key: spec[key] for key in ("id", "file", "revision") if spec.get(key)}
+        else:
+            file = cut(Path(str(spec.get("id"))).name, 80)
+            raise LaunchError(
+                f"{image}: was made with a LoRA in a local file, {file}; name it: --set "
+                f"loras.{name}=FILE"
+            )
+        loras.append({**own, "name": name, "weight": weights.get(name, 1.0)})
+    return loras
+
+
+def _check_loras(image: Path, text: Mapping[str, str], loaded: Loaded) -> None:
+    """Raises ModelError for a file that holds another LoRA than the image's."""
+    now = identities(loaded.manifest.loras)
+    for name, spec in _object(image, text, "loras").items():
+        found = now.get(name, {})
+        if any(spec.get(key) != value for key, value in found.items()):
+            raise ModelError(
+                f"loras.{name}: is not the LoRA that made {image}; name that one: --set "
+                f"loras.{name}=FILE"
             )
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from runner.demo.captions import FILLERS, WORDS
 
-__all__ = ["MODEL_DIR", "PARAMETERS", "SIZES", "WORDS", "knows"]
+__all__ = ["LORA_DIR", "MODEL_DIR", "PARAMETERS", "SIZES", "WORDS", "knows"]
 
 MODEL_DIR = Path(__file__).with_name("model")
+LORA_DIR = Path(__file__).with_name("loras")
 
 PARAMETERS: dict[str, int | float | str] = {
     "height": 128,

@@ -31,6 +31,7 @@ __all__ = ["Loaded", "Parsed", "load", "parse"]
 MAX_BYTES = 256 << 20  # of a manifest
 SET = "--set "
 PNG_START = b"\x89PNG\r\n"
+LORA_FILES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 ONE_FILE = (".safetensors", ".gguf", ".ckpt")  # no hub ID ends like these
 
 
@@ -62,6 +63,7 @@ def load(path: Path, sets: Sequence[str] = (), text: str | None = None) -> Loade
     manifest, root, remarks = parse(path, sets, text)
     manifest = _with_model_path(manifest, root, path.parent)
     manifest = _with_controlnet_path(manifest, root, path.parent)
+    manifest = _with_lora_paths(manifest, root, path.parent)
     files = _prompt_files(manifest.prompts, root, path.parent)
     remarks += tuple(_left_out(files, root))
     start = None if manifest.inputs else path.parent
@@ -157,6 +159,27 @@ def _paired(manifest: Manifest, prompts: PromptList, root: Node, folder: Path) -
         except ValueError as error:
             raise ManifestError([Problem(place, f"images: {error}")]) from None
     return Paired(prompts, found)
+
+
+def _with_lora_paths(manifest: Manifest, root: Node, folder: Path) -> Manifest:
+    """With the full paths of local LoRAs. Raises ManifestError for a file that is not there."""
+    loras = []
+    for number, lora in enumerate(manifest.loras):
+        key = ("loras", number, "id")
+        path = _path(root, key, folder, lora.id)
+        is_local = _is_path(lora.id) or path.exists() or path.suffix.lower() in LORA_FILES
+        if lora.id == "demo" or not is_local:
+            loras.append(lora)
+        elif not path.exists():
+            message = (
+                f"loras[{number}]: {cut(lora.id, MAX_VALUE)}: no file or folder {path.resolve()}"
+            )
+            raise ManifestError([Problem(root.walk(key).place, message)])
+        else:
+            # Not the name of a link's target.
+            named = {"id": str(path.resolve()), "name": lora.own_name}
+            loras.append(lora.model_copy(update=named))
+    return manifest.model_copy(update={"loras": loras})
 
 
 def _with_inputs(manifest: Manifest, root: Node, folder: Path, *, has_own: bool) -> Manifest:

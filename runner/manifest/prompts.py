@@ -17,6 +17,7 @@ from pydantic import (
     field_validator,
 )
 
+from runner.manifest.loras import Weights
 from runner.manifest.scheduler import SchedulerSpec
 from runner.manifest.words import MAX_VALUE
 from runner.model.input_names import is_input
@@ -233,6 +234,11 @@ class PromptItem(Settings):
         description="its own scheduler, in place of the manifest's",
         examples=["EulerDiscreteScheduler"],
     )
+    loras: Weights | None = Field(
+        default=None,
+        description="its own weights of the manifest's LoRAs, by name, over theirs",
+        examples=[{"sepia": 0.5}],
+    )
     meta: Meta = Field(
         default_factory=dict,
         description="your own data; it changes no pixel and goes along into the reports",
@@ -279,7 +285,7 @@ class PromptItem(Settings):
 
     def to_prompt(self) -> Prompt:
         own = {COUNT: self.variations, **{name: getattr(self, name) for name in PROMPT_INPUTS}}
-        own["scheduler"] = self.scheduler and self.scheduler.value
+        own |= {"scheduler": self.scheduler and self.scheduler.value, "loras": self.loras}
         given = {name: value for name, value in own.items() if value is not None}
         return Prompt(
             self.prompt,

@@ -26,6 +26,7 @@ class Resolved(Settings):
     revision: Text | None
     versions: dict[str, str] = Field(default_factory=dict)
     strategy: Strategy
+    lora_revisions: dict[str, Text | None] = Field(default_factory=dict)  # by name
     batch_sizes: BatchSizes = Field(default_factory=dict)
 
 
@@ -38,10 +39,17 @@ def decide(manifest: Manifest, recorded: Manifest | None) -> Resolved:
         if recorded.model.id == manifest.model.id:
             revision = revision or recorded.model.revision
             sizes = sizes or recorded.batch_sizes
+    before = (
+        {(lora.own_name, lora.id): lora.revision for lora in recorded.loras} if recorded else {}
+    )
     return Resolved(
         seed=seed or SeedSpec(start=secrets.randbelow(FIRST_SEEDS)),
         revision=revision,
         strategy=manifest.strategy,
+        lora_revisions={
+            lora.own_name: lora.revision or before.get((lora.own_name, lora.id))
+            for lora in manifest.loras
+        },
         batch_sizes=sizes if manifest.batch_size == "auto" else {},
     )
 
@@ -57,6 +65,10 @@ def fill(manifest: Manifest, resolved: Resolved) -> Manifest:
             "seed": resolved.seed,
             "model": spec.model_copy(update={"revision": resolved.revision}),
             "parameters": parameters,
+            "loras": [
+                lora.model_copy(update={"revision": resolved.lora_revisions.get(lora.own_name)})
+                for lora in manifest.loras
+            ],
             "versions": resolved.versions,
             "strategy": resolved.strategy,
             "batch_sizes": resolved.batch_sizes,

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from runner.manifest.local_folder import check_local_folder
+from runner.manifest.loras import Loras, merged_weights
 from runner.manifest.name_template import parse
 from runner.manifest.prompts import (
     COUNT,
@@ -217,6 +218,14 @@ class Manifest(Settings):
             {"name": "DPMSolverMultistepScheduler", "use_karras_sigmas": True},
         ],
     )
+    loras: Loras = Field(
+        default_factory=list,
+        description="LoRAs that are loaded beside the model, with their weights",
+        examples=[
+            ["./style.safetensors"],
+            [{"id": "demo", "file": "sepia.safetensors", "weight": 0.8}],
+        ],
+    )
     seeds: Seeds | None = Field(
         default=None,
         description="each prompt is made once with each of these seeds",
@@ -324,8 +333,9 @@ class Manifest(Settings):
     def defaults(self) -> dict[str, Any]:
         """What a prompt has where it does not say otherwise: the parameters, and what sets the
         pipeline up."""
-        scheduler = {"scheduler": self.scheduler.value} if self.scheduler else {}
-        return {**self.parameters, **scheduler}
+        weights = merged_weights(self.loras)
+        setup = {"scheduler": self.scheduler and self.scheduler.value, "loras": weights}
+        return {**self.parameters, **{name: value for name, value in setup.items() if value}}
 
     @property
     def is_plain(self) -> bool:

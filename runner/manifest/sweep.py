@@ -4,11 +4,12 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator
 
+from runner.manifest.loras import check_weights
 from runner.manifest.prompts import MAX_SEED, check_parameter
 from runner.manifest.scheduler import scheduler_value
 from runner.manifest.words import MAX_VALUE
@@ -19,7 +20,8 @@ __all__ = ["Point", "Sweep", "points_of", "slots_in"]
 
 
 MAX_POINTS = 100_000
-SEED, SCHEDULER = "seed", "scheduler"  # the axes that are no parameters
+# The axes that are no parameters; beside them the names of LoRAs, for their weights.
+SEED, SCHEDULER, LORAS = "seed", "scheduler", "loras"
 NO_AXES = {  # → what to do instead
     **dict.fromkeys(("num_images_per_prompt", "variations"), "set variations for all prompts"),
     **dict.fromkeys(("id", "index", "prompt_index", "variation"), "give the word another name"),
@@ -45,6 +47,10 @@ def _check_axes(axes: dict[str, list[JsonValue]]) -> dict[str, list[JsonValue]]:
 def _check_value(name: str, value: JsonValue) -> None:
     if name == SCHEDULER:
         scheduler_value(value)
+    elif name == LORAS:
+        if not isinstance(value, dict):
+            raise ValueError("loras: each value is a mapping of LoRAs to weights, or {} for none")
+        check_weights(value)
     elif name != SEED:
         check_parameter(name, value)
     elif type(value) is not int or not 0 <= value <= MAX_SEED:
@@ -61,7 +67,7 @@ class Sweep(Settings):
     product: Axes = Field(
         default_factory=dict,
         description="axes whose values are all combined; an axis is a parameter, seed, "
-        "scheduler, or a word in braces in every prompt",
+        "scheduler, a LoRA (its weights), or a word in braces in every prompt",
         examples=[{"guidance_scale": [2.5, 3.5], "animal": ["cat", "dog"]}],
     )
     zip: Axes = Field(
@@ -125,6 +131,12 @@ class Point(NamedTuple):
     slots: Mapping[str, str] = {}  # `{animal}` → cat
     seed: int | None = None
 
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """Of LoRAs, by name."""
+        found: Mapping[str, float] = self.parameters.get(LORAS, {})
+        return found
+
     def fill(self, text: str) -> str:
         """The text with its slots filled."""
         if not self.slots:
@@ -153,9 +165,10 @@ def slots_in(axes: Iterable[str], texts: Iterable[str]) -> set[str]:
     return found
 
 
-def points_of(sweep: Sweep, slots: set[str]) -> list[Point]:
-    """Raises ValueError for a value that cannot stand in a text, and for one picture twice."""
-    points = [_point(values, slots) for values in sweep.combinations()]
+def points_of(sweep: Sweep, slots: set[str], loras: Collection[str] = ()) -> list[Point]:
+    """`loras` are the names of the manifest's. Raises ValueError for a value that cannot stand in a
+    text, and for one picture twice."""
+    points = [_point(values, slots, {*loras} - slots) for values in sweep.combinations()]
     seen = set[str]()
     for point in points:
         if point.what in seen:
@@ -165,15 +178,20 @@ def points_of(sweep: Sweep, slots: set[str]) -> list[Point]:
     return points
 
 
-def _point(values: Mapping[str, JsonValue], slots: set[str]) -> Point:
+def _point(values: Mapping[str, JsonValue], slots: set[str], loras: set[str]) -> Point:
     seed = values.get(SEED)
+    weights = {name: value for name, value in values.items() if name in loras}
+    check_weights(weights)
+    whole = values.get(LORAS)
+    weights |= whole if isinstance(whole, dict) else {}
     return Point(
         values,
         {
             name: scheduler_value(value) if name == SCHEDULER else value
             for name, value in values.items()
-            if name != SEED and name not in slots
-        },
+            if name not in {SEED, LORAS, *slots, *loras}
+        }
+        | ({LORAS: weights} if weights or LORAS in values else {}),
         {f"{{{name}}}": _word(name, values[name]) for name in values if name in slots},
         seed if isinstance(seed, int) else None,
     )

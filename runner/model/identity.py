@@ -17,7 +17,7 @@ from runner.model.safetensors_header import header_bytes, spans
 from runner.model.spec import ModelSpec
 from runner.model.weight_files import PICKLES, WEIGHTS
 
-__all__ = ["CONFIGS", "changed_files", "digests", "identity"]
+__all__ = ["CONFIGS", "changed_files", "digests", "file_digest", "identity"]
 
 CONFIGS = (".json", ".txt", ".model", ".jinja")
 
@@ -66,7 +66,7 @@ def digests(spec: ModelSpec) -> dict[str, str]:
     from concurrent.futures import ThreadPoolExecutor  # the demo model needs none
 
     with ThreadPoolExecutor(THREADS) as pool:
-        found = pool.map(_digest, paths)
+        found = pool.map(file_digest, paths)
         names = [path.relative_to(folder).as_posix() for path in paths]
         return dict(zip(names, found, strict=True))
 
@@ -84,7 +84,7 @@ def _digest_of_folder(folder: Path) -> str:
         paths = sorted(path for path in folder.iterdir() if path.suffix in (*CONFIGS, *WEIGHTS))
     except OSError as error:
         raise fault(folder, error) from None
-    lines = "".join(f"{_digest(path)} {path.name}\n" for path in paths)
+    lines = "".join(f"{file_digest(path)} {path.name}\n" for path in paths)
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
@@ -111,7 +111,9 @@ def _names(spec: ModelSpec, folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """Of a config whole, of weights by the header and a few blocks of each tensor. Raises
+    ModelError."""
     if path.suffix not in WEIGHTS:
         return hashlib.sha256(read_bytes(path)).hexdigest()
     try:

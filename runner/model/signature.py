@@ -20,7 +20,7 @@ __all__ = ["SETUP", "PipelineCall", "as_call_values", "fits", "pipeline_call"]
 
 # What stands among the parameters of a task, but is no argument of the call: it sets up the
 # pipeline before it.
-SETUP = ("scheduler",)
+SETUP = ("scheduler", "loras")
 
 # Values that every pipeline's check accepts. Sizes are checked against the model's configs instead,
 # since some calls round them before the check; the callback is set by the runner.

@@ -32,6 +32,7 @@ class TextMemory:
         self._recent = _Outputs(RECENT, KEPT_BYTES)
         self._returning = _Outputs(None, KEPT_BYTES)
         self._are_returning = False
+        self.made_with = ""  # what changes the encoders: the weights of LoRAs
 
     def watch(self, name: str, component: Any) -> None:
         """Make a component of a pipeline use this memory, if it is a text encoder."""
@@ -140,7 +141,7 @@ class _Remembering:
             for name, value in arguments.items()
         }
         values = ((name, _hashable(value)) for name, value in sorted(alone.items()))
-        key = (self.name, *values)
+        key = (self.name, self.memory.made_with, *values)
         output = self.memory.get(key)
         if output is None:
             output = _to_cpu(self.forward(**alone))

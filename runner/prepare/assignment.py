@@ -18,6 +18,7 @@ from runner.manifest.load import Loaded
 from runner.manifest.resolve import Resolved, fill
 from runner.manifest.schema import Manifest
 from runner.model import files as model
+from runner.model.lora_files import identities
 from runner.plan import Fingerprints, Plan
 from runner.prepare.rank import Rank
 
@@ -83,7 +84,9 @@ def receive(rank: Rank) -> Assignment:
     resolved = Resolved.model_validate(values["resolved"])
     manifest = fill(loaded.manifest, resolved)
     plan = Plan(manifest, loaded.prompts, loaded.root)
-    fingerprints = Fingerprints(manifest, model.identity(manifest.model), plan.inputs)
+    fingerprints = Fingerprints(
+        manifest, model.identity(manifest.model), plan.inputs, identities(manifest.loras)
+    )
     if values["common"] != fingerprints.common:
         raise ModelError(
             f"{manifest.model.id}: its files on this host are not those of rank 0's host; copy "

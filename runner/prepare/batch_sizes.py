@@ -59,6 +59,7 @@ def find_batch_sizes(
             stop=stop,
             comes_again=plan.comes_again,
             inputs=plan.inputs,
+            only_loras=plan.only_loras,
         )
     replicas = strategy.layout(world).replicas * (rank.job.part[1] if rank.job.part else 1)
     note, warms_up = rank.folder.trial, manifest.compile

@@ -7,6 +7,7 @@ needed: a plan of a million images does not wait for journals that nobody asks f
 import dataclasses
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 from runner.errors import ManifestError, ModelError, Problem
 from runner.folder.differences import differences
@@ -24,6 +25,7 @@ from runner.manifest.resolve import Resolved, decide, fill, versions
 from runner.manifest.schema import Manifest
 from runner.manifest.sources.prompt_list import Inline
 from runner.model import files as model
+from runner.model import lora_files
 from runner.model.json_file import read_json
 from runner.plan import Fingerprints, Plan
 from runner.prepare.inputs import check_inputs_there
@@ -45,7 +47,11 @@ class Look:
         """The same with the model's revision, which the hub may be asked for. Raises ModelError,
         and OfflineError where nobody can be asked."""
         spec = self.loaded.manifest.model.model_copy(update={"revision": self.resolved.revision})
-        update = {"revision": model.resolve(spec)}
+        loras = fill(self.loaded.manifest, self.resolved).loras
+        update = {
+            "revision": model.resolve(spec),
+            "lora_revisions": {lora.own_name: lora_files.resolve(lora) for lora in loras},
+        }
         return dataclasses.replace(self, resolved=self.resolved.model_copy(update=update))
 
     def with_versions(self) -> "Look":
@@ -86,9 +92,14 @@ class Look:
         return model.digests(self.manifest.model)
 
     @functools.cached_property
+    def loras(self) -> dict[str, Any]:
+        """What each LoRA is, by its name."""
+        return lora_files.identities(self.manifest.loras)
+
+    @functools.cached_property
     def fingerprints(self) -> Fingerprints:
         identity = model.identity(self.manifest.model, self.model_files)
-        return Fingerprints(self.manifest, identity, self.plan.inputs)
+        return Fingerprints(self.manifest, identity, self.plan.inputs, self.loras)
 
     @functools.cached_property
     def record(self) -> MergedRecord:

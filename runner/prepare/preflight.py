@@ -23,6 +23,7 @@ from runner.model.source import class_of, installed
 from runner.model.spec import ModelSpec
 from runner.plan import Plan
 from runner.prepare.inputs import check_input_images, missing_inputs, other_task, unfit_sizes
+from runner.prepare.loras import lora_faults
 from runner.prepare.schedulers import scheduler_faults
 from runner.prepare.sizes import replaced_sizes, rounded_sizes
 from runner.prepare.values import value_faults
@@ -77,6 +78,7 @@ def check(plan: Plan, configs: ModelConfigs) -> None:
         _refuse(unfit_sizes(plan, call))
     if call is not None:
         _refuse(scheduler_faults(plan, call, configs))
+    _refuse(lora_faults(plan, configs))
     _refuse(rounded_sizes(plan, call, configs))
     if call is not None:
         _refuse(replaced_sizes(plan, call, configs))

@@ -8,6 +8,8 @@ from runner.strategies import StrategyBase
 
 __all__ = ["check_setup", "schedulers_in"]
 
+WITH_LORAS = ("data_parallel", "context_parallel")  # tests/run/test_loras.py proves them
+
 
 def schedulers_in(plan: Plan) -> list[tuple[int, Any]]:
     """Each scheduler that a prompt has, None for the model's own, with the first such prompt."""
@@ -17,8 +19,25 @@ def schedulers_in(plan: Plan) -> list[tuple[int, Any]]:
     ]
 
 
+def _check_loras(plan: Plan, strategy: StrategyBase) -> None:
+    if not plan.manifest.loras:
+        return
+    place = f"{plan.root.walk(('loras',)).place}: loras:"
+    if strategy.kind not in WITH_LORAS:
+        raise StrategyError(
+            f"{place} {strategy.kind} loads the model in parts, or in another form; use "
+            f"{' or '.join(WITH_LORAS)}, or a model that they were merged into"
+        )
+    if plan.manifest.compile and plan.only_loras is None:
+        raise StrategyError(
+            f"{place} images with other LoRAs would be compiled anew; give all images the same, or "
+            f"compile: false"
+        )
+
+
 def check_setup(plan: Plan, strategy: StrategyBase) -> None:
-    """Raises StrategyError where the strategy cannot change the scheduler."""
+    """Raises StrategyError where the strategy cannot change the scheduler or have LoRAs."""
+    _check_loras(plan, strategy)
     found = schedulers_in(plan)
     prompt, value = found[-1]
     if strategy.kind == "xdit" and (len(found) > 1 or value is not None):

@@ -37,6 +37,7 @@ def made_again(
             device=device,
             world=world,
             stop=stop,
+            only_loras=plan.only_loras,
         )
     for batch in _batches(plan, records):
         tasks = [plan.task(index) for index in batch]

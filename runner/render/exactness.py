@@ -9,10 +9,11 @@ import torch
 from runner.launch.devices import name_of
 from runner.strategies.base import Exactness, StrategyBase, Tier
 
-__all__ = ["device_facts", "exactness_of", "limits_of"]
+__all__ = ["LORAS", "device_facts", "exactness_of", "limits_of"]
 
 TIERS: tuple[Tier, ...] = get_args(Tier)  # from the best down
 ALONE = "made alone by one process, from its own noise"
+LORAS = Exactness("close", "LoRAs: low bits depend on whether all images of the job have these")
 # Steps of an image that was made in another way than planned, as far as they change pixels.
 STEPS = {
     "batch split": Exactness("batch-sensitive", "made in a smaller batch than planned"),

@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from runner.manifest.input_images import InputFiles
 from runner.manifest.schema import Manifest
 from runner.model.configs import ModelConfigs
 from runner.plan import Task
+from runner.render.adapters import fuse, load_loras
 from runner.render.compiled import compile_blocks
 from runner.render.load_faults import model_faults
 from runner.render.pipeline import Pipeline
@@ -55,6 +56,7 @@ class ModelSource:
 
     folder: Path
     manifest: Manifest
+    only_loras: Mapping[str, float] | None = None  # of all images
 
     @property
     def dtype(self) -> torch.dtype:
@@ -85,6 +87,10 @@ class ModelSource:
             )
         for component in pipe.components.values():
             _name_text_model(component)
+        # Before any strategy puts hooks on the layers, which LoRAs wrap.
+        load_loras(pipe, self.manifest)
+        if self.only_loras:
+            fuse(pipe, self.only_loras)
         return pipe
 
     def component(self, name: str, *, model_class: Any = None, **arguments: Any) -> Any:
@@ -126,11 +132,12 @@ def load(
     replica: Replica | None = None,
     comes_again: Callable[[Task], bool] = lambda task: False,
     inputs: InputFiles | None = None,
+    only_loras: Mapping[str, float] | None = None,
 ) -> Pipeline:
     """The manifest's pipeline from a model folder, where its strategy puts it; `inputs` are the
-    files that fingerprints are made from. Raises ModelError for whatever is wrong with the model.
-    """
-    pipe = _load(manifest, folder, manifest.strategy, device, world)
+    files that fingerprints are made from, `only_loras` the LoRAs of all images, which are fused.
+    Raises ModelError for whatever is wrong with the model."""
+    pipe = _load(ModelSource(folder, manifest, only_loras), manifest.strategy, device, world)
     if manifest.compile:
         compile_blocks(pipe, manifest.dtype)
     for name, component in pipe.components.items():
@@ -155,20 +162,18 @@ def load(
 def load_plain(manifest: Manifest, folder: Path, device: torch.device, world: World) -> Any:
     """The pipeline as diffusers itself loads it, whole on one device. Raises ModelError where
     diffusers refuses."""
-    return _load(manifest, folder, DataParallel(), device, world)
+    return _load(ModelSource(folder, manifest), DataParallel(), device, world)
 
 
-def _load(
-    manifest: Manifest, folder: Path, strategy: StrategyBase, device: torch.device, world: World
-) -> Any:
+def _load(source: ModelSource, strategy: StrategyBase, device: torch.device, world: World) -> Any:
     quiet_libraries()
     if device.type == "cpu":
         reuse_buffers()
-    if manifest.dtype == "float32":
+    if source.manifest.dtype == "float32":
         # cuDNN rounds float32 to TF32, which has 10 bits, where nobody says no; cuBLAS does not.
         torch.backends.cudnn.allow_tf32 = False
-    with model_faults(manifest.model.id):  # also where it is moved to the device
-        pipe = strategy.load(ModelSource(folder, manifest), device, world)
+    with model_faults(source.manifest.model.id):  # also where it is moved to the device
+        pipe = strategy.load(source, device, world)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 

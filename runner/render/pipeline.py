@@ -26,8 +26,9 @@ from runner.model.signature import as_call_values
 from runner.model.text_memory import text_memory
 from runner.model.truncation import truncation_of
 from runner.plan import Task, is_text
+from runner.render.adapters import Adapters
 from runner.render.compiled import is_compile_error, uncompile_blocks
-from runner.render.exactness import device_facts, exactness_of, limits_of
+from runner.render.exactness import LORAS, device_facts, exactness_of, limits_of
 from runner.render.inputs import InputImages
 from runner.render.memory import Ladder, is_known_to_overflow, vae_in_float32
 from runner.render.noise import Noise, SharedNoiseError
@@ -118,6 +119,7 @@ class Pipeline:
         accepted = inspect.signature(pipe.__call__).parameters
         self._usual_steps = getattr(accepted.get(STEPS), "default", None)
         self.texts = text_memory(pipe)
+        self.adapters = Adapters(inner, self.texts)
         self.comes_again = comes_again
         self.truncation = truncation_of(pipe)
         self._has_callback = "callback_on_step_end" in accepted
@@ -288,8 +290,9 @@ class Pipeline:
         made["scheduler"] = self._scheduler_of([task])
         if steps := task.parameters.get(STEPS) or self._usual_steps:
             made["steps"] = steps
+        limits = [*self.limits, *([LORAS] if "loras" in task.parameters else [])]
         made |= exactness_of(
-            self.limits, how["batch_size"], how["degraded"], is_compiled="compiled" in self.about
+            limits, how["batch_size"], how["degraded"], is_compiled="compiled" in self.about
         )
         made |= how  # the seconds come last: see folder/done_images.py
         if self._unsafe[row] or not pixels[..., :3].any():
@@ -306,6 +309,7 @@ class Pipeline:
         alone: not on the batch, the rank, the number of GPUs or their kind.
         """
         self.schedulers.use(tasks[0].parameters.get("scheduler"))
+        self.adapters.use(tasks[0].parameters.get("loras", {}))
         self.noise.is_shared = False
         arguments = self._arguments(tasks)
         around = self._around(arguments["generator"])

@@ -33,6 +33,7 @@ def plain_image(
     `output_type="pil"`. Its model is gone when this returns. Raises whatever the call raises."""
     import torch
 
+    from runner.render.adapters import set_weights
     from runner.render.inputs import InputImages
     from runner.render.load import load_plain
     from runner.render.schedulers import set_scheduler
@@ -41,6 +42,8 @@ def plain_image(
     inputs = InputImages(InputFiles(manifest.inputs))
     try:
         generator = torch.Generator("cpu").manual_seed(task.seed)
+        if manifest.loras:
+            set_weights(pipe, task.parameters.get("loras", {}))
         set_scheduler(pipe, task.parameters.get("scheduler"))
         called = pipe(
             **{**as_call_values(task.parameters), **inputs.of(task), "prompt": task.prompt},

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.manifest.input_images import inputs_of
 from runner.manifest.schema import Manifest
-from runner.plan import Fingerprints, own
+from runner.plan import Fingerprints, Task, own
 from runner.render.results import Image
 
 __all__ = ["texts"]
@@ -37,6 +37,7 @@ def texts(image: Image, manifest: Manifest, fingerprints: Fingerprints) -> Mappi
         **_inputs(image, fingerprints),
         "dtype": manifest.dtype,
         "index": str(task.index),
+        **_loras(task, manifest, fingerprints),
         **own(task),
         "fingerprint": fingerprints.of(task),
         "versions": manifest.versions,
@@ -49,6 +50,21 @@ def _inputs(image: Image, fingerprints: Fingerprints) -> dict[str, Any]:
     files = dict.fromkeys(file for _, file in inputs_of(image.task.parameters))
     sums = {file: fingerprints.inputs.sha256(file) for file in files}
     return {"inputs": sums} if sums else {}
+
+
+def _loras(task: Task, manifest: Manifest, fingerprints: Fingerprints) -> dict[str, Any]:
+    """What each LoRA of an image is; of a local one not where it lies."""
+    names = task.parameters.get("loras", {})
+    found = {
+        lora.own_name: {
+            "id": lora.id if lora.path is None or lora.id == "demo" else lora.path.name,
+            **({"file": lora.file} if lora.file else {}),
+            **fingerprints.loras.get(lora.own_name, {}),
+        }
+        for lora in manifest.loras
+        if lora.own_name in names
+    }
+    return {"loras": found} if found else {}
 
 
 def _for_other_programs(image: Image, model: str) -> str:

@@ -344,7 +344,11 @@ def test_ids_may_repeat_only_where_asked(tmp_path: Path) -> None:
             "a\n1girl --n lowres --w 832",
             "a.txt:2: --n is a flag of sd-scripts; add f",
         ),
-        ("a.txt", "a <lora:style:0.8> cat", "<lora:style:0.8> would load nothing here; remove it"),
+        (
+            "a.txt",
+            "a <lora:style:0.8> cat",
+            "<lora:style:0.8> would load nothing here; name it under",
+        ),
         ("a.txt", "prompt,seed\na,1", "a.txt:1: looks like csv, not like text; name the file .csv"),
         ("a.txt", '{"prompt": "a"}', "a.txt:1: looks like jsonl, not like text"),
         ("a.jsonl", '[\n {"prompt": "a"}\n]', "a.jsonl:1: a JSON list, .* name the file .json"),
@@ -379,7 +383,7 @@ def test_lines_of_sd_scripts(tmp_path: Path) -> None:
         ("a --ss euler", "--ss: cannot be read here; known are --n, --w"),
         ("a --w x", "--w x: must be a whole number, 0 or more"),
         ("a --d -1", "--d -1: must be a whole number, 0 or more"),
-        ("a <lora:x:1> --w 8", "<lora:x:1> would load nothing here; remove it"),
+        ("a <lora:x:1> --w 8", "<lora:x:1> would load nothing here; name it under"),
         ("a --w 8 --w 9", "--w: given twice"),
         ("--n low", "is blank"),
     ):

@@ -48,6 +48,21 @@ def die_inside_on_last_rank() -> None:
         _fail_inside(lambda: os.kill(os.getpid(), 9))
 
 
+def die_at_third_image() -> None:
+    """As after kill -9, between two images."""
+    from runner.render.pipeline import Pipeline
+
+    images, calls = Pipeline.images, []
+
+    def die(self, tasks):
+        calls.append(tasks)
+        if len(calls) == 3:
+            os.kill(os.getpid(), 9)
+        return images(self, tasks)
+
+    Pipeline.images = die
+
+
 def slow_steps() -> None:
     from runner.render.pipeline import Pipeline
 

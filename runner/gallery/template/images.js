@@ -73,7 +73,7 @@ const escaped = (text) =>
   text.replace(UNPRINTABLE, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
 const yaml = (value) => escaped(JSON.stringify(value));
 
-const SETUP = ["scheduler"]; // keys of a prompt that stand among the parameters of an image
+const SETUP = ["scheduler", "loras"]; // keys of a prompt that stand among the parameters of an image
 
 function entryOf(row) {
   const lines = [`- prompt: ${yaml(valueOf("prompt", row))}`, `  seed: ${valueOf("seed", row)}`];

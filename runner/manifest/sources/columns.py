@@ -26,6 +26,7 @@ JSON_KEYS = {
     "parameters": '{"width": 512}',
     "meta": '{"series": 3}',
     "seeds": "[7, 21]",
+    "loras": '{"sepia": 0.5}',
     **dict.fromkeys(PROMPT_INPUTS, '["a.png", "b.png"]'),
 }
 SCHEDULER = '{"name": "DDIMScheduler", "clip_sample": false}'  # or its name alone

@@ -8,6 +8,7 @@ from typing import Any
 __all__ = ["AS_TEXT", "other_format", "refuse_flags", "sd_scripts_fields"]
 
 FLAG = re.compile(r"(?:^|\s)--([A-Za-z][A-Za-z_]*)(?=[\s=]|$)")
+LORAS = "name it under loras in the manifest, and its weight in the prompt: loras: {style: 0.8}"
 NETWORK = re.compile(r"<(lora|lyco|hypernet):[^<>]+>")
 TEXT_COLUMNS = ("prompt", "prompts", "caption", "captions", "text")
 CELL = re.compile(r"\s*\"?[\w .-]{0,40}\"?\s*")
@@ -37,7 +38,7 @@ def refuse_flags(text: str) -> None:
             f'{{"prompt": "a cat", "num_inference_steps": 20}}; {AS_TEXT}'
         )
     if found := NETWORK.search(text):
-        raise ValueError(f"{found[0][:40]} would load nothing here; remove it; {AS_TEXT}")
+        raise ValueError(f"{found[0][:40]} would load nothing here; {LORAS}; {AS_TEXT}")
 
 
 def other_format(text: str) -> str:
@@ -79,7 +80,7 @@ def sd_scripts_fields(text: str) -> dict[str, Any]:
             raise ValueError(f"--{name}: given twice; keep one")
         found[name.lower()] = value.strip() if key == "negative_prompt" else _number(name, value)
     if network := NETWORK.search(prompt):
-        raise ValueError(f"{network[0][:40]} would load nothing here; remove it")
+        raise ValueError(f"{network[0][:40]} would load nothing here; {LORAS}")
     keys = {**SD_FLAGS, "l": "true_cfg_scale"} if {"l", "g"} <= found.keys() else SD_FLAGS
     return {"prompt": prompt.strip(), **{keys[name]: value for name, value in found.items()}}
 
