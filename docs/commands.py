@@ -24,7 +24,7 @@ runner() {{ '{sys.executable}' -m runner "$@"; }}
 make() {{ runner manifests/job.yaml; }}
 """
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PROGRESS = re.compile(r"^runner: \d+ of \d+ images?(, .*)?\n", re.MULTILINE)
+PROGRESS = re.compile(r"^runner: (\d+ of \d+ images?(, .*)?|loading the model …)\n", re.MULTILINE)
 # What is measured, or drawn for each launch.
 VARIES = re.compile(r'\d+\.\d+(?= images/s)|(?<="seconds":)[\d.]+')
 

@@ -3,8 +3,9 @@
 import contextlib
 import logging
 import socket
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,12 +30,14 @@ from runner.model import lora_files
 from runner.prepare.assignment import Assignment
 from runner.prepare.rank import Rank
 from runner.render.results import Renderer
-from runner.say import note
+from runner.say import note, say
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["render_and_write_batches"]
+
+SAY_AFTER_S = 5.0  # of loading: before, the next line comes soon enough
 
 
 def render_and_write_batches(
@@ -126,12 +129,12 @@ def _make_images(
     _show_devices(rank, replica, device, shares_node=strategy.shares_node)
     expected = None
     if assignment.compares_first:  # made by one rank alone, before the replica's process group
-        with rank.stop.loading():
+        with _loading(rank):
             expected = expected_image(rank, assignment, replica, folder, device)
     group = replica_group(rank.world, replica.layout, device, binds_device=not strategy.own_groups)
     with group:
         if renderer is None:
-            with rank.stop.loading():
+            with _loading(rank):
                 renderer = _load(rank, assignment, replica, folder, device)
         if assignment.compares_first:
             check_first_image(rank, assignment, replica, renderer, expected)
@@ -139,6 +142,19 @@ def _make_images(
             lead(rank, assignment, replica, renderer, journal)
         else:
             follow(rank, assignment, replica, renderer, journal)
+
+
+@contextlib.contextmanager
+def _loading(rank: Rank) -> Iterator[None]:
+    """While the model is loaded: a stop ends it at once, and a wait of seconds is explained."""
+    slow = threading.Timer(SAY_AFTER_S, say, ["loading the model …"])
+    slow.daemon = True
+    slow.start()
+    try:
+        with rank.stop.loading():
+            yield
+    finally:
+        slow.cancel()
 
 
 def _show_devices(

@@ -80,6 +80,7 @@ def test_other_output_is_noticed(tmp_path: Path) -> None:
     assert TOOL["renewed"](shown, tmp_path) == shown.replace("11", "12")
     measured = "runner: 1 of 2 images\nrunner: complete: 2 of 2 images, 0.5 images/s\n"
     assert TOOL["alike"](measured, "runner: complete: 2 of 2 images, 1.25 images/s\n")
+    assert TOOL["alike"](measured, f"runner: loading the model …\n{measured}")
     assert not TOOL["alike"](measured, "runner: complete: 3 of 3 images, 0.5 images/s\n")
 
 

@@ -15,11 +15,15 @@ from support.bench import PROMPTS, Bench
 from support.jobs import wait_for
 from support.launch import lines, summary
 
+from runner import worker
 from runner.cli import main
 from runner.commands import watch as watch_command
 from runner.commands.watch import frame
 from runner.errors import ExitCode, FolderError, RunnerError, StrategyError
+from runner.launch.stop import Stop
 from runner.manifest.load import load
+from runner.render import load as load_module
+from runner.render.fake import FakePipeline
 
 
 def test_an_image_that_was_deleted_interrupted_nothing(bench: Bench) -> None:
@@ -42,6 +46,21 @@ def test_the_current_folder_has_a_name(
     monkeypatch.chdir(bench.output)
     assert main(["status", "manifest.yaml", "--exit-code"]) == 0
     assert capsys.readouterr().out.startswith(f"complete: 5 of 5 images in {bench.output};")
+
+
+def test_a_long_load_is_announced(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[str] = []
+
+    def load(*_: Any, stop: Stop, **__: Any) -> FakePipeline:
+        wait_for(lambda: shown.append(capsys.readouterr().err) or "loading" in "".join(shown))
+        return FakePipeline(stop)
+
+    monkeypatch.setattr(worker, "SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(load_module, "load", load)
+    bench.run()
+    assert "runner: loading the model …\n" in "".join(shown)
 
 
 def test_status_before_and_after(bench: Bench) -> None:
