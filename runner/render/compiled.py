@@ -8,6 +8,7 @@ promised, torch's own way compiles less: the second shape is compiled for all la
 Compiled code never counts in a fingerprint: as with a strategy, the image is the same to 1e-5.
 """
 
+import os
 import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -83,14 +84,18 @@ def _lacking_on(device: "torch.device") -> str:
     return "" if c_compiler() else "no C compiler here, which triton needs; install gcc"
 
 
-def compile_blocks(pipe: Any, dtype: str) -> None:
+def compile_blocks(pipe: Any, dtype: str, processes: int) -> None:
     """Have the blocks of a loaded pipeline compiled when they are first called. The kept code is
-    safe to share: torch renames whole files into place, and locks what compilers write.
+    safe to share: torch renames whole files into place, and locks what compilers write. `processes`
+    of this node share its cores: torch would start up to 32 compilers in each.
 
     Raises ModelError where the denoiser names no blocks, StrategyError where they lie apart.
     """
     import torch._dynamo.config as dynamo
+    import torch._inductor.config as inductor
 
+    most = max(1, len(os.sched_getaffinity(0)) // processes)
+    inductor.compile_threads = min(inductor.compile_threads or most, most)
     dynamo.recompile_limit = dynamo.accumulated_recompile_limit = MOST_SHAPES
     dynamo.fail_on_recompile_limit_hit = True
     is_exact = dtype == "float32"

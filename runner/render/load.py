@@ -139,7 +139,7 @@ def load(
     Raises ModelError for whatever is wrong with the model."""
     pipe = _load(ModelSource(folder, manifest, only_loras), manifest.strategy, device, world)
     if manifest.compile:
-        compile_blocks(pipe, manifest.dtype)
+        compile_blocks(pipe, manifest.dtype, world.local_world_size)
     for name, component in pipe.components.items():
         if isinstance(component, torch.nn.Module):
             log.info("%s: %s, %s", name, type(component).__name__, _dtypes(component))

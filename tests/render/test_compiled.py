@@ -239,4 +239,17 @@ def test_engines_are_not_compiled(home: Path, strategy: StrategyBase) -> None:
 def test_a_denoiser_that_turns_out_to_have_no_blocks() -> None:
     pipe = SimpleNamespace(transformer=torch.nn.Linear(2, 2))
     with pytest.raises(ModelError, match="Linear names no repeated blocks"):
-        compiled.compile_blocks(pipe, "float32")
+        compiled.compile_blocks(pipe, "float32", 1)
+
+
+def test_the_processes_of_a_node_share_its_cores_to_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch._inductor.config as inductor
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16))
+    pipe = SimpleNamespace()
+    for processes, threads in ((1, 12), (2, 8), (8, 2), (64, 1)):
+        with inductor.patch(compile_threads=12):  # what torch has found, or a user has set
+            compiled.compile_blocks(pipe, "float32", processes)
+            assert inductor.compile_threads == threads
