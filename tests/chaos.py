@@ -1,6 +1,6 @@
 """Random faults, one after another, on jobs that must lose nothing.
 
-python tests/chaos.py --faults 200 --seed 1
+python tests/chaos.py --faults 200 --seed 1 [--image-to-image]
 
 Each launch has another world size and meets a fault: a rank, the launcher or everything killed,
 TERM, the stop file, a full disk, a torn journal, a cut image, a clock that jumps, a second job on
@@ -41,7 +41,9 @@ REFUSAL = "another job works on this folder"
 class Chaos:
     """One run: counts its faults by kind."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, *, has_inputs: bool = False) -> None:
+        """`has_inputs`: each prompt has an input image."""
+        self.inputs = folder / "inputs" if has_inputs else None
         self.random = random.Random(seed)
         self.folder = folder
         self.faults: Counter[str] = Counter()
@@ -63,7 +65,8 @@ class Chaos:
     def _new_job(self, name: str, number: int, **values: Any) -> Job:
         # Always the same prompts and seed; the batch size varies.
         size = 1 + number % 3
-        return Job(self.folder / name, IMAGES, batch_size=size, stop_grace_s=5, **values)
+        values = {"batch_size": size, "stop_grace_s": 5, **values}
+        return Job(self.folder / name, IMAGES, self.inputs, **values)
 
     def _until_complete(self, disk: "Disk", faults: int, expected: dict[str, int]) -> None:
         code = 75
@@ -314,12 +317,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--image-to-image", action="store_true", help="give each prompt an input image"
+    )
     options = parser.parse_args(arguments)
     start = time.monotonic()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # to see what a launch leaves behind
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        chaos = Chaos(options.seed, Path(folder))
+        chaos = Chaos(options.seed, Path(folder), has_inputs=options.image_to_image)
         chaos.run(options.faults)
     figures = {
         "faults": sum(chaos.faults.values()),

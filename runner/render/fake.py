@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from runner.launch.stop import Stop
+from runner.manifest.input_images import InputFiles
 from runner.plan import Task, canonical
 from runner.render.results import DroppedError, Image, Rendered
 
@@ -22,8 +23,10 @@ SLICE_S = 0.02
 class FakePipeline:
     """Takes `seconds` for an image of (height, width) as in the parameters, 16 × 16 by default."""
 
-    def __init__(self, stop: Stop, seconds: float = 0.0) -> None:
+    def __init__(self, stop: Stop, seconds: float = 0.0, inputs: InputFiles | None = None) -> None:
+        """`inputs`: the pixels depend on what is in the input images, not on their names."""
         self.stop = stop
+        self.inputs = inputs
         self.seconds = seconds
         self.about: dict[str, Any] = {"strategy": "fake", "device": "cpu", "dtype": "float32"}
 
@@ -61,7 +64,9 @@ class FakePipeline:
             time.sleep(min(left, SLICE_S))
 
     def _pixels(self, task: Task) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-        words = f"{task.prompt}\n{task.seed}\n{canonical(task.parameters)}"
+        inputs = self.inputs
+        given = inputs.by_content(task.parameters) if inputs else task.parameters
+        words = f"{task.prompt}\n{task.seed}\n{canonical(given)}"
         seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big")
         shape = (task.parameters.get("height") or 16, task.parameters.get("width") or 16, 3)
         return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)

@@ -44,10 +44,10 @@ def device_fails(hooks: dict[str, Any], at: str) -> bool:
 
 
 class Hooked(FakePipeline):
-    def __init__(self, hooks: dict[str, Any], stop: Any) -> None:
+    def __init__(self, hooks: dict[str, Any], stop: Any, inputs: Any = None) -> None:
         slow = hooks.get("slow", {})
         is_slow = int(os.environ.get("SLURM_RESTART_COUNT", 0)) < slow.get("launches", 0)
-        super().__init__(stop, (slow if is_slow else hooks).get("seconds", 0.0))
+        super().__init__(stop, (slow if is_slow else hooks).get("seconds", 0.0), inputs)
         self.hooks = hooks
 
     def render(self, tasks: Sequence[Task], degraded: Sequence[str] = ()) -> Rendered:
@@ -99,7 +99,7 @@ class Hooked(FakePipeline):
 def hook(hooks: dict[str, Any]) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # for tests that hang
 
-    def load(manifest: Any, folder: Any, *, stop: Any, **_: Any) -> Hooked:
+    def load(manifest: Any, folder: Any, *, stop: Any, inputs: Any = None, **_: Any) -> Hooked:
         time.sleep(hooks.get("load_s", 0))
         if hooks.get("load_fails_on") == int(os.environ.get("RANK", "0")):
             raise RuntimeError("no weights today")
@@ -107,7 +107,7 @@ def hook(hooks: dict[str, Any]) -> None:
             raise DEVICE_ERROR
         if int(os.environ.get("RANK", "0")) in hooks.get("model_refused_on", ()):
             raise ModelError("tiny: cannot be loaded: text_encoder/model.safetensors is cut")
-        return Hooked(hooks, stop)
+        return Hooked(hooks, stop, inputs)
 
     render_load.load = load  # type: ignore[assignment]
     strategy.check = lambda plan, folder: None

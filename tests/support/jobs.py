@@ -56,13 +56,19 @@ def empty_model(folder: Path) -> Path:
 class Job:
     """A manifest with its output folder, and ways to launch it."""
 
-    def __init__(self, folder: Path, images: int = 8, **manifest: Any) -> None:
+    def __init__(
+        self, folder: Path, images: int = 8, inputs: Path | None = None, **manifest: Any
+    ) -> None:
+        """`inputs` is a folder for input images, one a prompt, which are drawn if they are not
+        there."""
         self.folder = folder
         self.output = Path(manifest.pop("output", folder / "out"))
         self.manifest = folder / "job.yaml"
         model = empty_model(folder / "model")
         self.prompts = manifest.pop("prompts", [f"prompt {i}" for i in range(images)])
         values = {"model": str(model), "seed": 7, **manifest, "prompts": self.prompts}
+        if inputs is not None:
+            values |= {"pipeline": "image-to-image", "prompts": with_inputs(self.prompts, inputs)}
         self.manifest.write_text(yaml.safe_dump({**values, "output": str(self.output)}))
 
     def command(
@@ -162,6 +168,17 @@ class Job:
             except (OSError, SyntaxError):
                 found.append(path)
         return found
+
+
+def with_inputs(prompts: Sequence[str], folder: Path) -> list[dict[str, str]]:
+    found = []
+    for place, prompt in enumerate(prompts):
+        path = folder / f"{place}.png"
+        if not path.exists():
+            folder.mkdir(exist_ok=True)
+            Image.new("RGB", (16, 16), (place, place, 99)).save(path)
+        found.append({"prompt": prompt, "image": str(path)})
+    return found
 
 
 class Ended:

@@ -101,12 +101,16 @@ MODELS = {
     ),
     "FluxImg2ImgPipeline": Model(flux, FLUX, OWN, inputs=IMAGE),
     "FluxInpaintPipeline": Model(flux, FLUX, OWN, inputs=MASKED),
+    "QwenImageImg2ImgPipeline": Model(
+        seeing_qwen_image, {**EDIT, "strength": 0.3, "true_cfg_scale": 3.0}, OWN, inputs=IMAGE
+    ),
     "QwenImageInpaintPipeline": Model(
         qwen_image, {**EDIT, "strength": 0.6, "true_cfg_scale": 3.0}, OWN, inputs=MASKED
     ),
     "ZImageImg2ImgPipeline": Model(
         z_image, {**SIDE, **STRONG, "max_sequence_length": 64}, inputs=IMAGE
     ),
+    "StableDiffusionControlNetPipeline": Model(controlled, {**SIDE, **STEPS}, OWN, inputs=IMAGE),
     "FluxControlNetPipeline": Model(
         controlled_flux, {**SIDE, **STEPS, "max_sequence_length": 32}, OWN, inputs=CONTROLLED
     ),
