@@ -3,8 +3,9 @@
     python benchmarks/prompt_lists.py [--rows 1000000] [--json FILE]
 
 Two lists: texts alone, and texts with an id and a column of the author's own. Each format is
-planned in a process of its own; a second row of Parquet has twice as many prompts, to show what
-memory grows by. Needs pyarrow.
+planned in a process of its own; a second row of .jsonl and of Parquet has twice as many prompts, to
+show what memory grows by. Then the list with ids, as .jsonl, with names by a template, without and
+with folders, and with seeds per prompt. Needs pyarrow.
 """
 
 import argparse
@@ -21,6 +22,11 @@ import arguments
 import scale
 
 FORMS = ("jsonl", "csv", "parquet")
+MORE: dict[str, dict[str, Any]] = {
+    "name": {"output": {"name": "{id}_{variation:02}"}},
+    "folders": {"output": {"name": "{id}/samples/{variation:04}"}},
+    "seeds": {"seed": {"per": "prompt", "start": 1}},
+}
 
 
 def main() -> None:
@@ -36,15 +42,15 @@ def main() -> None:
     rows = []
     print(f"{'list':<8}{'format':<9}{'rows':>9}{'CPU s':>8}{'ratio':>7}{'MB':>6}")
     with tempfile.TemporaryDirectory() as folder:
-        for kind in ("texts", "ids"):
-            first = None
-            for form, count in (
-                *((form, options.rows) for form in FORMS),
-                (FORMS[-1], 2 * options.rows),
-            ):
+        for kind in ("texts", "ids", *MORE):
+            sizes = [(form, options.rows) for form in (FORMS if kind not in MORE else FORMS[:1])]
+            if kind not in MORE:
+                sizes += [(form, 2 * options.rows) for form in ("jsonl", "parquet")]
+            for form, count in sizes:
                 row = measure(Path(folder), kind, form, count)
-                first = first or row["cpu_s"]
-                row["ratio"] = row["cpu_s"] / first
+                of = "texts" if kind == "texts" else "ids"
+                base = next((r for r in rows if (r["list"], r["format"]) == (of, "jsonl")), row)
+                row["ratio"] = row["cpu_s"] / base["cpu_s"]
                 print(
                     f"{kind:<8}{form:<9}{count:>9}{row['cpu_s']:>8.2f}{row['ratio']:>7.2f}"
                     f"{row['mb']:>6.0f}",
@@ -60,7 +66,9 @@ def measure(folder: Path, kind: str, form: str, count: int) -> dict[str, Any]:
     write = [sys.executable, __file__, "--child", form, kind, str(count), str(path)]
     subprocess.run(write, check=True)
     job = folder / "job.yaml"
-    job.write_text(json.dumps({"model": "demo", "seed": 1, "prompts": {"file": path.name}}))
+    more = MORE.get(kind, {})
+    values = {"model": "demo", "seed": 1, "prompts": {"file": path.name}, **more}
+    job.write_text(json.dumps(values))
     used = scale.timed(scale.runner("plan", job))
     path.unlink()
     return {"list": kind, "format": form, "rows": count, **used}
@@ -68,7 +76,7 @@ def measure(folder: Path, kind: str, form: str, count: int) -> dict[str, Any]:
 
 def values(kind: str, count: int) -> Iterator[dict[str, str]]:
     for number in range(count):
-        own = {"id": f"k{number}", "tag": "cats"} if kind == "ids" else {}
+        own = {"id": f"k{number}", "tag": "cats"} if kind != "texts" else {}
         yield {**own, "prompt": f"a red cat, number {number}"}
 
 

@@ -138,7 +138,6 @@ class Plan:
         self._seed_gap = min((b - a for a, b in itertools.pairwise(seeds)), default=None)
         self._default_count = self._count({}, ())
         self._defaults = [self._merge({}, point) for point in self._points]
-        self._seeds = seeds_of(prompts) if manifest.seed and manifest.seed.per else None
         # The index of each prompt's first image; None while every prompt has one image.
         self._firsts: array[int] | None = None
         # For what is checked before the start: names, (height, width) and whole sets of parameters
@@ -408,9 +407,13 @@ class Plan:
             return index  # it is not resolved yet: a stand-in
         if seed.fixed is not None:
             return seed.fixed
-        if self._seeds is not None:
+        if seed.per is not None:
             return (self._seeds[number] + (seed.start or 0) + variation) % (MAX_SEED + 1)
         return (seed.start or 0) + index
+
+    @functools.cached_property
+    def _seeds(self) -> array[int]:
+        return seeds_of(self.prompts)
 
     def has_given_seeds(self, item: Prompt) -> bool:
         """Whether the seeds of a prompt are written down, so that none is derived or drawn."""

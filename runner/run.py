@@ -209,10 +209,11 @@ def _announce(rank: Rank, prepared: Preparation, launch: Launch) -> None:
 
 def _drawn_seed(rank: Rank, assignment: Assignment) -> str:
     """The seed, where the manifest has none: with it the job can be done elsewhere, too."""
-    drawn = assignment.resolved.seed.start
-    if rank.job.loaded.manifest.seed is not None or drawn is None:
+    drawn = assignment.resolved.seed
+    if rank.job.loaded.manifest.seed is not None or drawn.start is None:
         return ""
-    return f"seed: {drawn}, drawn for this folder; write it into the manifest to use it elsewhere"
+    words = f"{{per: prompt, start: {drawn.start}}}" if drawn.per else drawn.start
+    return f"seed: {words}, drawn for this folder; write it into the manifest to use it elsewhere"
 
 
 def _greeting(batches: int, finished: int, launch: Launch, devices: str) -> str:

@@ -35,7 +35,7 @@ model: {model}
 # dtype: bfloat16                # float32 if not given; most models want bfloat16 on GPUs
 {prompts}
 # variations: 4                  # images of each prompt
-# seed: 42                       # image number i gets 42 + i; drawn and recorded if not given
+# seed: {{per: prompt, start: 42}} # 42 alone: image number i gets 42 + i; drawn if not given
 # parameters: {{height: 1024, width: 1024, num_inference_steps: 30}}
 # output: {{dir: outputs/{stem}, name: "{template}"}}
 """

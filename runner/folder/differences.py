@@ -15,13 +15,14 @@ from runner.plan import Plan, Task
 from runner.say import cut
 from runner.units import first_few
 
-__all__ = ["differences", "made_again"]
+__all__ = ["BY_PLACE", "differences", "made_again"]
 
 LOOKED_AT = 200  # images, and so many of the tasks that they may have been
 TASKS = 10_000
 MAX_VALUE = 60  # characters
 MOST = 4  # reasons that are listed
 GONE = "no longer in the list"
+BY_PLACE = "goes by the place in the list, which is another now"  # the seed
 
 
 def differences(folder: OutputFolder, plan: Plan, found: Survey) -> list[str]:
@@ -111,8 +112,15 @@ class _Wanted:
         ):
             now["seed"] = before["seed"]  # it follows from the rest
         changes = [*_changes(before, now)]
+        if before | {"seed": now["seed"]} == now and changes and self._goes_by_place(task):
+            return f"seed {BY_PLACE}", None
         changes = changes or [*_changes(self._model_of(text), self._model())]
         return ", ".join(changes), task.prompt_index
+
+    def _goes_by_place(self, task: Task) -> bool:
+        seed = self.plan.manifest.seed
+        is_by_place = seed is not None and seed.fixed is None and seed.per is None
+        return is_by_place and not self.plan.has_given_seeds(self.plan.prompts[task.prompt_index])
 
     def _model(self) -> dict[str, Any]:
         """Of a model in a local folder its files count, not its name: `found.cause` names them."""

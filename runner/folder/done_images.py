@@ -67,6 +67,21 @@ class DoneImages(Mapping[int, Done]):
     def __len__(self) -> int:
         return len(self._sources) - self._sources.count(0)
 
+    def by_fingerprint(self) -> dict[bytes, int]:
+        """Fingerprint → an image that is done with it; -1 where such images differ in their
+        bytes."""
+        found: dict[bytes, int] = {}
+        for index in self:
+            start = FINGERPRINT_BYTES * index
+            key = bytes(self._fingerprints[start : start + FINGERPRINT_BYTES])
+            other = found.setdefault(key, index)
+            if other >= 0 and self._bytes_of(other) != self._bytes_of(index):
+                found[key] = -1
+        return found
+
+    def _bytes_of(self, index: int) -> tuple[int, int]:
+        return self._sizes[index], self._crcs[index]
+
     def generation(self, index: int) -> int:
         """-1 for an image that is not done."""
         return self._source_values[self._sources[index]][1] if index < len(self._sources) else -1

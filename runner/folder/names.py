@@ -3,6 +3,7 @@
 import json
 import re
 import unicodedata
+from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,7 +21,9 @@ __all__ = [
     "template_name",
 ]
 
+SAFE = re.compile(r"[\w +,.@()=-]*", re.ASCII)  # nothing to replace: nearly all values
 UNSAFE = re.compile(r'[/\\:*?"<>|]')
+OWN = ("index", "prompt_index", "variation", "seed", "id", "prompt")  # of a task
 LONGEST = 200  # bytes of a name: temporary files add 50, and 255 is the most on nearly all disks
 LONGEST_PATH = 1000  # with its folders, to which comes where the output folder lies
 
@@ -83,20 +86,16 @@ def _value(task: Task, field: str, spec: str) -> str:
         )
     elif spec:
         text = format(int(text), spec)
+    if SAFE.fullmatch(text):
+        return text
     text = unicodedata.normalize("NFC", UNSAFE.sub("_", text))
     return "".join(c if c.isprintable() else "_" for c in text)
 
 
 def _lookup(task: Task, field: str) -> Any:
-    own = {
-        "index": task.index,
-        "prompt_index": task.prompt_index,
-        "variation": task.variation,
-        "seed": task.seed,
-        "id": task.id,
-        "prompt": task.prompt,
-    }
-    for values in (own, task.sweep, task.meta, task.parameters):
+    if field in OWN and (value := getattr(task, field)) is not None:
+        return value
+    for values in (task.sweep, task.meta, task.parameters):
         if values.get(field) is not None:
             return values[field]
     raise ValueError(f"{{{field}}}: not given; known are {cut(', '.join(_known(task)), 200)}")
@@ -111,6 +110,8 @@ def _known(task: Task) -> Iterator[str]:
 
 def name_key(name: str) -> int:
     """Equal for names that some file system takes for one: case and composition do not count."""
+    if name.isascii():
+        return hash(name.lower())
     return hash(unicodedata.normalize("NFC", name).casefold())
 
 
@@ -119,7 +120,7 @@ def check_names(plan: Plan, template: NameTemplate | None) -> Mapping[int, int]:
     name, or folders of names that differ in their case alone. Without a template there is nothing
     to check."""
     found: dict[int, int] = {}
-    folders: dict[int, int] = {}  # by `name_key`: a hash of the name as it is
+    folders = _Folders()
     problems: dict[str, Problem] = {}
     if template is None:
         return found
@@ -135,24 +136,57 @@ def check_names(plan: Plan, template: NameTemplate | None) -> Mapping[int, int]:
             place = plan.where(task.prompt_index)
             words = f"output.name: images {other} and {task.index} would both be {name}"
             problems[name] = Problem(place, f"{words}; add {_what_differs(plan, other, task)}")
-        for folder in _folders(name):
-            if folders.setdefault(name_key(folder), hash(folder)) != hash(folder):
-                words = f"{folder}: another folder differs from it in upper and lower case alone"
-                words += ", so they are one on some disks; write both alike"
-                place = plan.where(task.prompt_index)
-                problems.setdefault(folder, Problem(place, f"output.name: {words}"))
+        folders.add(name)
         if len(problems) > ManifestError.shown:
             break
+    if not problems and folders.are_alike():
+        problems = _alike_folders(plan, template)
     if problems:
         raise ManifestError([*problems.values()])
     return found
 
 
-def _folders(name: str) -> Iterator[str]:
-    """`a/b/c.png` → a/b, a."""
-    while "/" in name:
-        name = name.rpartition("/")[0]
-        yield name
+class _Folders:
+    """The folders of many names, 16 bytes for each."""
+
+    def __init__(self) -> None:
+        self.keys, self.names = array("q"), array("q")
+        self.last = ""
+
+    def add(self, name: str) -> None:
+        folder = name.rpartition("/")[0]
+        if folder != self.last:  # images of one folder often come in a row
+            self.last = folder
+            for path in _upwards(folder):
+                self.keys.append(name_key(path))
+                self.names.append(hash(path))
+
+    def are_alike(self) -> bool:
+        """Whether two of them are one where case and composition do not count."""
+        import numpy as np  # late: few names have folders
+
+        return np.unique(self.keys).size < np.unique(self.names).size if self.keys else False
+
+
+def _upwards(folder: str) -> Iterator[str]:
+    """`a/b` → a/b, a."""
+    while folder:
+        yield folder
+        folder = folder.rpartition("/")[0]
+
+
+def _alike_folders(plan: Plan, template: NameTemplate) -> dict[str, Problem]:
+    """What is wrong where `are_alike`."""
+    first: dict[int, str] = {}
+    problems: dict[str, Problem] = {}
+    for task in plan.tasks():
+        for folder in _upwards(template_name(template, task).rpartition("/")[0]):
+            other = first.setdefault(name_key(folder), folder)
+            if other != folder and folder not in problems:
+                words = f"the folders {other} and {folder} are one on some disks; write them alike"
+                place = plan.where(task.prompt_index)
+                problems[folder] = Problem(place, f"output.name: {words}")
+    return problems
 
 
 def _what_differs(plan: Plan, other: int, task: Task) -> str:

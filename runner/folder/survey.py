@@ -84,6 +84,8 @@ def survey(
     states = record.states(plan, fingerprints, files.sizes)
     found = Survey(states, states.translate(MUST_BE_MADE), temporaries=files.temporaries)
     suspect = {name for name in record.unclean if journal_launch(name) not in live}
+    # Under a name of its author's own an image stays where it is when its index changes.
+    elsewhere = record.done.by_fingerprint() if has_new_names else {}
     for index in record.kept_out:
         found.todo[index] = 0
     for index, size in enumerate(files.sizes):
@@ -96,11 +98,13 @@ def survey(
             continue  # nearly all images: no file is opened
         task, done = plan.task(index), record.done.get(index)
         path, fingerprint = folder.image(task), fingerprints.of(task)
+        if done is None or done.fingerprint != fingerprint:
+            done = record.done.get(elsewhere.get(bytes.fromhex(fingerprint), -1), done)
         _examine(found, index, path, size, done, fingerprint, suspect)
     _look_elsewhere(found, files, record, suspect)
     _find_moves(found, files, plan, fingerprints, record)
-    elsewhere = (folder.dir / name for name in sorted(files.misplaced))
-    found.misplaced = next(filter(_is_from_runner, elsewhere), None)
+    misplaced = (folder.dir / name for name in sorted(files.misplaced))
+    found.misplaced = next(filter(_is_from_runner, misplaced), None)
     return found
 
 
@@ -184,7 +188,8 @@ def _examine(
         return
     held = _held(path, size, done, suspect)
     if held == fingerprint:
-        found.adopted[index] = adopt(path, fingerprint)
+        is_known = done is not None and is_as_recorded and done.fingerprint == fingerprint
+        found.adopted[index] = done if done and is_known else adopt(path, fingerprint)
         found.states[index], found.todo[index] = DONE, 0
         return
     if found.states[index] == DONE:

@@ -19,10 +19,10 @@ def seeds_of(prompts: Iterable[Prompt]) -> array[int]:
     """The first seed of each prompt: from its id, or its text where it has none. Prompts that are
     equal in all they have get different ones, else they would be one picture several times. They
     are interchangeable, so their order does not matter."""
-    names, contents = array("Q"), array("Q")
+    names, contents = array("Q"), array("q")
     for prompt in prompts:
         names.append(_hash(*_name(prompt)))
-        contents.append(_hash(prompt.prompt, _own(prompt), names[-1]))
+        contents.append(hash((prompt.prompt, _own(prompt), names[-1])))  # for this process alone
     counts = collections.Counter[int]()
     twice = repeated(contents)
     for place, content in enumerate(contents):

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import zlib
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -68,6 +69,7 @@ TENSORS = re.compile(r".*prompt_embeds(?!_scale).*|.*prompt.*_mask(_2)?")  # mad
 COUNT = "num_images_per_prompt"
 COUNTS = ("height", "width", "num_inference_steps", COUNT, "max_sequence_length")
 PROMPT_INPUTS = ("image", "mask_image", "control_image")  # parameters that are keys of a prompt
+MANY = 100_000  # sums
 T = TypeVar("T")
 
 
@@ -302,6 +304,11 @@ SHORT_PROMPT = ShortForm("prompt")  # `- a cat` is short for `- prompt: a cat`
 
 def repeated(sums: Iterable[int]) -> frozenset[int]:
     """Those that are there more than once. A set of all of them would need ten times the memory."""
+    if isinstance(sums, array) and len(sums) >= MANY:
+        import numpy as np  # sorts them where they lie; it takes a tenth of a second to load
+
+        numbers = np.sort(np.frombuffer(sums, sums.typecode))
+        return frozenset(numbers[1:][numbers[1:] == numbers[:-1]].tolist())
     return frozenset(one for one, other in itertools.pairwise(sorted(sums)) if one == other)
 
 

@@ -43,7 +43,8 @@ def decide(manifest: Manifest, recorded: Manifest | None) -> Resolved:
         {(lora.own_name, lora.id): lora.revision for lora in recorded.loras} if recorded else {}
     )
     return Resolved(
-        seed=seed or SeedSpec(start=secrets.randbelow(FIRST_SEEDS)),
+        # Nobody chose how seeds are spread, so a list may grow anywhere and keep its images.
+        seed=seed or SeedSpec(per="prompt", start=secrets.randbelow(FIRST_SEEDS)),
         revision=revision,
         strategy=manifest.strategy,
         lora_revisions={

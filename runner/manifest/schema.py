@@ -241,9 +241,10 @@ class Manifest(Settings):
     )
     seed: Annotated[SeedSpec, ShortForm("start"), AfterValidator(_one_seed)] | None = Field(
         default=None,
-        description="image number i gets seed + i; {fixed: 42} gives every image the same. Drawn "
-        "and recorded by the first run if not given",
-        examples=[42, {"fixed": 42}],
+        description="image number i gets seed + i; {fixed: 42} gives every image the same; with "
+        "{per: prompt} a prompt keeps its seeds wherever it stands. Drawn per prompt and recorded "
+        "by the first run if not given",
+        examples=[42, {"per": "prompt", "start": 42}],
     )
     output: Annotated[OutputSpec, ShortForm("dir")] = Field(
         default=OutputSpec(),

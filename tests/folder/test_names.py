@@ -83,7 +83,11 @@ def test_what_is_no_template(template: str, wanted: str) -> None:
         ('[{"id": "summary.json"}]', "{id}/{index}", "summary.json/0.png: a reserved name"),
         ('[{"id": "manifest-prompts.jsonl"}]', "{id}/{index}", "l/0.png: a reserved name"),
         ('[{"id": "%s"}]' % ("x" * 190), "/".join(["{id}"] * 6), "longer than 1000 bytes"),
-        ('[{"id": "a"}, {"id": "A"}]', "{id}/{index}", "prompts[1]: output.name: A: another fold"),
+        (
+            '[{"id": "a"}, {"id": "A"}]',
+            "{id}/{index}",
+            "prompts[1]: output.name: the folders a and A",
+        ),
         ('[{"id": "%s"}]' % ("x" * 300), "{id}", "longer than 200 bytes; cut a value, as in {id:."),
         ('[{"id": "x"}]', "{id:05}", "{id:05}: x is no whole number; leave :05 out"),
         ('[{"id": "a", "variations": 2}]', "{id}", "would both be a.png; add {variation}"),

@@ -36,14 +36,16 @@ def made(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
+def script(name: str) -> str:
+    """A program of the documents."""
+    text = (ROOT / "docs/output.md").read_text()
+    return re.findall(rf"```python {name}\n(.*?)```", text, re.DOTALL)[0]
+
+
 def test_geneval(made: Any, bench: Bench) -> None:
     found = made({"file": "geneval.jsonl"}, variations=4, output=GENEVAL)
     assert len(found) == 20
-    script = re.search(
-        r"```python geneval.py\n(.*?)```", (ROOT / "docs/output.md").read_text(), re.S
-    )
-    assert script is not None
-    exec(script[1].replace("outputs/geneval", str(bench.output)))
+    exec(script("geneval.py").replace("outputs/geneval", str(bench.output)))
     rows = [json.loads(line) for line in (LISTS / "geneval.jsonl").read_text().splitlines()]
     # What evaluate_images.py of GenEval looks for.
     folders = sorted(path for path in bench.output.iterdir() if path.name.isdigit())
@@ -79,11 +81,15 @@ def test_drawbench(made: Any) -> None:
     assert found["Text/002.png"]["prompt"] == 'A sign that says "Hello".'
 
 
-def test_hpsv2(made: Any) -> None:
-    """A list for each style, and a folder for each."""
+def test_hpsv2(made: Any, bench: Bench) -> None:
+    """A list for each style, and a folder for each; as JPEG."""
+    bench.output = bench.output.parent / "hpsv2-paintings"
     found = made({"file": "hpsv2_paintings.json"}, output={"name": "paintings/{index:05}"})
     assert [*found][-1] == "paintings/00002.png"
     assert found["paintings/00002.png"]["prompt"] == "café at dawn"
+    exec(script("jpegs.py").replace('"outputs', f'"{bench.output.parent}'))
+    jpegs = sorted((bench.output.parent / "hpsv2" / "paintings").iterdir())
+    assert [path.name for path in jpegs] == ["00000.jpg", "00001.jpg", "00002.jpg"]
 
 
 def test_sd_scripts(made: Any) -> None:

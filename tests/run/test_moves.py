@@ -80,6 +80,36 @@ def test_a_prompt_put_first_makes_one_image(bench: Bench) -> None:
     assert (read_text(bench.output / "000005.png") or {})["index"] == "4"
 
 
+def test_a_prompt_put_first_where_no_seed_is_given(bench: Bench) -> None:
+    """The first try of a user: nothing said of seeds."""
+    bench.output = bench.output.parent / "unseeded"
+    del bench.values["seed"]
+    bench.run()
+    before = by_fingerprint(bench.output)
+    bench.values["prompts"].insert(0, "snow")
+    assert bench.run() is ExitCode.COMPLETE
+    assert before.items() < by_fingerprint(bench.output).items()
+    assert summary(bench.output)["made"] == 1
+
+
+def test_a_prompt_put_first_where_seeds_go_by_place(bench: Bench) -> None:
+    bench.output = bench.output.parent / "seeded"
+    bench.values["seed"] = 42
+    bench.run()
+    before = stamps(bench.output)
+    bench.values["prompts"].insert(0, "snow")
+    words = (
+        r"\(images 0, 1, 2, 3, 4: seed goes by the place in the list, which is another now\); "
+        r"put new prompts at the end of the list, or begin a new folder with seed: {per: prompt},"
+    )
+    with pytest.raises(FolderError, match=words):
+        bench.run()
+    assert stamps(bench.output) == before
+    bench.values["prompts"].append(bench.values["prompts"].pop(0))
+    assert bench.run() is ExitCode.COMPLETE
+    assert before.items() < stamps(bench.output).items()
+
+
 def test_the_move_is_shown_before(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.values["prompts"] = ["snow", *PROMPTS[2:], PROMPTS[0]]
     path = bench.write(**bench.values)

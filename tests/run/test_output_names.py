@@ -9,6 +9,7 @@ from datasets import load_dataset
 from support.bench import Bench
 from support.launch import lines, pixels, stamps
 
+from runner.cli import main
 from runner.errors import ExitCode, FolderError, ManifestError
 from runner.folder.paths import OutputFolder
 from runner.manifest.schema import OutputSpec
@@ -73,12 +74,17 @@ def test_what_lies_beside_the_images(named: Bench) -> None:
     assert not (named.output / "cat/samples/copy.png").exists()
 
 
-def test_a_list_that_moves_changes_no_name(named: Bench) -> None:
+def test_a_list_that_moves_changes_no_name(named: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no finished image is read whole."""
     named.values["seed"] = {"per": "prompt"}
     assert named.run() is ExitCode.COMPLETE
     before = stamps(named.output / "cat/samples")
     named.values["prompts"] = [{"prompt": "the sun", "id": "sun"}, *named.values["prompts"][::-1]]
+    for name in ("adopt", "_fingerprint_in"):
+        monkeypatch.setattr(f"runner.folder.survey.{name}", lambda path, *_: pytest.fail(str(path)))
     assert named.run() is ExitCode.COMPLETE
+    path = named.write(**named.values)
+    assert main(["verify", str(path), "--output", str(named.output), "--sample", "0"]) == 0
     assert stamps(named.output / "cat/samples") == before
     made = {line["file_name"]: line["index"] for line in lines(named.output / "metadata.jsonl")}
     assert (made["sun/samples/0000.png"], made["cat/samples/0000.png"]) == (0, 6)

@@ -10,6 +10,7 @@ from support.launch import lines, pixels, stamps, summary
 
 from runner.errors import ExitCode, FolderError
 from runner.folder import png
+from runner.manifest.load import load
 
 
 def test_the_same_again_touches_nothing_and_loads_nothing(
@@ -92,19 +93,35 @@ def test_a_drawn_seed_is_kept(bench: Bench) -> None:
     assert bench.run(limit=2) is ExitCode.COMPLETE
     assert bench.run() is ExitCode.COMPLETE
     seeds = [line["seed"] for line in lines(bench.output / "metadata.jsonl")]
-    assert seeds == list(range(seeds[0], seeds[0] + 5))
+    drawn = load(bench.output / "manifest.yaml").manifest.seed
+    assert drawn
+    assert (drawn.per, len(set(seeds))) == ("prompt", 5)
     other = Bench(bench.write, Path(bench.values["model"]), bench.output.parent / "other")
     other.values = bench.values
     other.run(limit=1)
     assert lines(other.output / "metadata.jsonl")[0]["seed"] != seeds[0]
     (bench.output / "manifest.yaml").unlink()
     (bench.output / "000000.png").unlink()
+    words = f"manifest.yaml.* is gone.*--set 'seed={{per: prompt, start: {drawn.start}}}',"
     for ask in (bench.run, bench.status, bench.plan):
-        with pytest.raises(FolderError, match=f"manifest.yaml.* is gone.*--set seed={seeds[0]},"):
+        with pytest.raises(FolderError, match=words):
             ask()
     assert not (bench.output / "manifest.yaml").exists()
-    bench.values["seed"] = seeds[0]
+    bench.values["seed"] = {"per": "prompt", "start": drawn.start}
     assert (bench.plan()["finished"], bench.plan()["remarks"]) == (4, [])
+
+
+def test_a_seed_that_an_earlier_version_drew(bench: Bench) -> None:
+    """It went by the place of an image."""
+    bench.values["seed"] = {"start": 99}
+    bench.run()
+    before = stamps(bench.output)
+    del bench.values["seed"]
+    assert bench.run() is ExitCode.COMPLETE
+    assert stamps(bench.output) == before
+    (bench.output / "manifest.yaml").unlink()
+    with pytest.raises(FolderError, match="is gone.*go on with the seed in 000000.png.*seed=99,"):
+        bench.run()
 
 
 # Case 11: a gap is never a success.
@@ -139,5 +156,7 @@ def test_a_launch_with_nothing_to_do_records_nothing(bench: Bench) -> None:
 def test_a_drawn_seed_is_printed(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     del bench.values["seed"]
     bench.run()
-    seed = lines(bench.output / "metadata.jsonl")[0]["seed"]
-    assert f"seed: {seed}, drawn for this folder" in capsys.readouterr().err
+    drawn = load(bench.output / "manifest.yaml").manifest.seed
+    assert drawn
+    words = f"seed: {{per: prompt, start: {drawn.start}}}, drawn for this folder; write it"
+    assert words in capsys.readouterr().err

@@ -318,11 +318,11 @@ class Joined(PromptList):
     def checksum(self) -> int:
         return zlib.crc32(repr([found.checksum() for found in self._lists]).encode())
 
-    def text_sums(self) -> Iterator[int]:
-        return itertools.chain.from_iterable(found.text_sums() for found in self._lists)
+    def text_sums(self) -> Iterable[int]:
+        return array("I", itertools.chain.from_iterable(found.text_sums() for found in self._lists))
 
-    def id_sums(self) -> Iterator[int]:
-        return itertools.chain.from_iterable(found.id_sums() for found in self._lists)
+    def id_sums(self) -> Iterable[int]:
+        return array("q", itertools.chain.from_iterable(found.id_sums() for found in self._lists))
 
     @property
     def names_input(self) -> bool:
