@@ -88,7 +88,7 @@ def check_places(error: ManifestError) -> None:
     """Every refusal names its row, but for one of the whole file."""
     for problem in error.problems:
         has_row = re.fullmatch(r".*list\.\w+:\d+(: element \d+)?", problem.place)
-        of_all = re.match(r"list\.\w+: (.*)", problem.message)
+        of_all = re.match(r".*?list\.\w+: (.*)", problem.message)
         assert has_row or (of_all and of_all[1].startswith(OF_ALL)), problem
 
 
