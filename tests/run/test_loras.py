@@ -100,21 +100,22 @@ def test_two_loras_with_weights_of_their_own_for_each_prompt(
     assert [line["parameters"].get("loras", {}) for line in made] == [w for _, w in SETS]
     assert len({line["fingerprint"] for line in made}) == 4
 
-    two, path = tmp_path / "two", demo.write(**demo.values)
+    one, two, path = tmp_path / "one", tmp_path / "two", demo.write(**demo.values)
+    assert ranks(1, path, "--output", one, folder=tmp_path).codes == [0]
     assert ranks(2, path, "--output", two, folder=tmp_path).codes == [0, 0]
-    assert pixels(two) == pixels(demo.output)
+    assert pixels(two) == pixels(one)  # both on one thread a process
 
 
 def test_a_killed_run_goes_on(demo: Bench, ranks: Launcher, tmp_path: Path) -> None:
-    assert demo.run() is ExitCode.COMPLETE
-    path, whole = demo.write(**demo.values), pixels(demo.output)
-    other = tmp_path / "killed"
+    path, one, other = demo.write(**demo.values), tmp_path / "one", tmp_path / "killed"
+    assert ranks(1, path, "--output", one, folder=tmp_path).codes == [0]
+    whole = pixels(one)
     ended = ranks(
         1, path, "--output", other, patches=["support.patches:die_at_third_image"], folder=tmp_path
     )
     assert ended.codes == [-9]
     assert 0 < len(pixels(other)) < len(whole)
-    assert main([str(path), "--output", str(other)]) == 0
+    assert ranks(1, path, "--output", other, folder=tmp_path).codes == [0]
     assert pixels(other) == whole
 
 

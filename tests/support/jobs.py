@@ -236,8 +236,9 @@ def workers(agent: int) -> list[psutil.Process]:
 
 
 def kill_tree(pid: int) -> None:
-    for process in [*workers(pid), psutil.Process(pid)]:
-        kill(process)
+    with suppress(psutil.NoSuchProcess):  # it has ended since the caller looked
+        for process in [*workers(pid), psutil.Process(pid)]:
+            kill(process)
 
 
 def kill(process: psutil.Process, number: int = signal.SIGKILL) -> None:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -45,6 +44,8 @@ from transformers import (
     T5EncoderModel,
 )
 
+from runner.manifest.schema import Manifest
+from runner.model.spec import ModelSpec
 from runner.render.load import ModelSource
 from support import tiny
 
@@ -92,9 +93,7 @@ def save(family: str, folder: Path) -> Path:
 
 
 def source_of(folder: Path, dtype: str = "float32") -> ModelSource:
-    model = SimpleNamespace(id="m", variant=None, allow_pickle=False, trust_remote_code=False)
-    manifest = SimpleNamespace(dtype=dtype, model=model, pipeline=None)
-    return ModelSource(folder, manifest)  # type: ignore[arg-type]
+    return ModelSource(folder, Manifest(model=ModelSpec(id="m"), dtype=dtype, prompts=["a"]))
 
 
 def plain(source: ModelSource) -> Any:
