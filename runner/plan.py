@@ -54,8 +54,7 @@ MAX_CHECKED = 10_000  # sets of parameters whose values are checked before the s
 @dataclass(frozen=True, slots=True)
 class Task:
     """One image to make. `parameters` go to the pipeline call as they are, but for those of SETUP,
-    which set it up before; `id` and `meta` are the
-    author's own, and change no pixel."""
+    which set it up before; `id` and `meta` are the author's own, and change no pixel."""
 
     index: int
     prompt_index: int

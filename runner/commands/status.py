@@ -98,7 +98,7 @@ def _counted_anew(
 
 def _gone(seen: Look, states: bytearray) -> int:
     """How many images were made as the manifest has them, but are not there."""
-    missing = (index for index in seen.record.done if states[index : index + 1] == bytes([LEFT]))
+    missing = (index for index in seen.record.done if index < len(states) and states[index] == LEFT)
     return sum(
         seen.record.done[index].fingerprint == seen.fingerprints.of(seen.plan.task(index))
         for index in missing

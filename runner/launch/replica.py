@@ -155,13 +155,13 @@ class Replica:
                 self._drop_at = step + 1
             self._publish("steps", call, json.dumps((step + 1, self._drop_at)))
             return drops
-        known, poll_s = 0, FIRST_POLL_S  # the step up to which the leader has decided
-        while known < step:
-            if (message := self._read("steps", call)) is not None:
-                known, self._drop_at = json.loads(message)
-            if known < step:
-                time.sleep(poll_s)
-                poll_s = min(poll_s * 1.5, LAST_POLL_S)
+        if step:
+
+            def is_decided(message: str) -> bool:
+                return bool(json.loads(message)[0] >= step)
+
+            decision = self._wait_for("steps", call, is_enough=is_decided)
+            self._drop_at = json.loads(decision)[1]
         return self._drop_at is not None and step >= self._drop_at
 
     # --- the end of a replica ------------------------------------------------------------------
@@ -200,13 +200,20 @@ class Replica:
         found, _, message = text.partition(" ")
         return message if int(found) == number else None
 
-    def _wait_for(self, name: str, number: int, patience_s: float = float("inf")) -> str:
-        """The message with this number, once it comes; `_watch` ends the wait in a lost replica.
+    def _wait_for(
+        self,
+        name: str,
+        number: int,
+        patience_s: float = float("inf"),
+        is_enough: Callable[[str], bool] = lambda message: True,
+    ) -> str:
+        """The message with this number, once it comes and is enough; `_watch` ends the wait in a
+        lost replica.
 
         Raises TimeoutError.
         """
         until, poll_s = time.monotonic() + patience_s, FIRST_POLL_S
-        while (message := self._read(name, number)) is None:
+        while (message := self._read(name, number)) is None or not is_enough(message):
             if time.monotonic() > until:
                 raise TimeoutError
             time.sleep(poll_s)

@@ -4,13 +4,12 @@
 call, if the cache is complete. If not, one process per node downloads it.
 """
 
-import re
 from pathlib import Path
 
 from runner.errors import ModelError
 from runner.model.complete import check_code, check_files, check_names
 from runner.model.configs import ModelConfigs
-from runner.model.hub import ask_hub
+from runner.model.hub import ask_hub, cached_file, commit_of
 from runner.model.identity import CONFIGS, changed_files, digests, identity
 from runner.model.pipeline_index import INDEX, index_of
 from runner.model.spec import ModelSpec
@@ -28,21 +27,13 @@ __all__ = [
     "resolve",
 ]
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
-
 
 def resolve(spec: ModelSpec) -> str | None:
     """The model's revision as a commit. A folder and `demo` keep theirs, which may be None.
 
     Raises ModelError: gated, not found, no such revision, offline and not cached.
     """
-    if spec.folder is not None or COMMIT.fullmatch(spec.revision or ""):
-        return spec.revision
-    cached = _cached(spec)
-    if cached is not None:
-        return cached.name
-    info = ask_hub(spec, lambda hub: hub.HfApi().model_info(spec.id, revision=spec.revision))
-    return str(info.sha)
+    return commit_of(spec, INDEX) if spec.folder is None else spec.revision
 
 
 def local_folder(spec: ModelSpec) -> Path | None:
@@ -123,7 +114,5 @@ def hub_header(spec: ModelSpec, file: str) -> dict[str, tuple[str, list[int]]]:
 
 
 def _cached(spec: ModelSpec) -> Path | None:
-    found = ask_hub(
-        spec, lambda hub: hub.try_to_load_from_cache(spec.id, INDEX, revision=spec.revision)
-    )
-    return Path(found).parent if isinstance(found, str) else None
+    found = cached_file(spec, INDEX)
+    return found.parent if found else None

@@ -3,17 +3,19 @@
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from runner.errors import InterruptedRunError, ModelError, OfflineError, RunnerError
 from runner.model.pipeline_index import INDEX
 from runner.model.spec import ModelSpec
 
-__all__ = ["ask_hub"]
+__all__ = ["ask_hub", "cached_file", "commit_of"]
 
 PAUSES_S = (2.0, 8.0)  # before a question is asked again that the hub had no time for
 LONGEST_PAUSE_S = 60.0  # that the hub may ask for
 TOO_MANY = 429
+COMMIT = re.compile(r"[0-9a-f]{40}")
 TOKEN = re.compile(r"hf_\w+")
 
 
@@ -36,6 +38,26 @@ def ask_hub(spec: ModelSpec, ask: Callable[[Any], Any]) -> Any:
             wanted = _retry_after(error)
         time.sleep(max(pause, min(wanted, LONGEST_PAUSE_S)))
     raise AssertionError("the last pause is None")
+
+
+def cached_file(spec: ModelSpec, file: str) -> Path | None:
+    """A file of the repository in the cache, or None. Does not ask the hub."""
+    found = ask_hub(
+        spec, lambda hub: hub.try_to_load_from_cache(spec.id, file, revision=spec.revision)
+    )
+    return Path(found) if isinstance(found, str) else None
+
+
+def commit_of(spec: ModelSpec, file: str) -> str:
+    """The revision as a commit: that of `file` in the cache, else the hub is asked. Raises
+    ModelError: gated, not found, no such revision; OfflineError."""
+    if spec.revision is not None and COMMIT.fullmatch(spec.revision):
+        return spec.revision
+    cached = cached_file(spec, file)
+    if cached is not None:
+        return cached.parents[len(Path(file).parts) - 1].name  # the cache has a folder a commit
+    info = ask_hub(spec, lambda hub: hub.HfApi().model_info(spec.id, revision=spec.revision))
+    return str(info.sha)
 
 
 def _response(error: BaseException | None) -> Any:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from runner import demo
 from runner.errors import ModelError
-from runner.model.hub import ask_hub
+from runner.model.hub import ask_hub, cached_file, commit_of
 from runner.model.identity import file_digest
 from runner.model.spec import ModelSpec
 from runner.settings import Settings, Text
@@ -17,7 +17,6 @@ from runner.settings import Settings, Text
 __all__ = ["LoraSpec", "fetch", "identities", "local_file", "resolve"]
 
 USUAL = "pytorch_lora_weights.safetensors"  # what diffusers calls it on the hub
-COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def _name(text: str) -> str:
@@ -78,20 +77,14 @@ class LoraSpec(Settings):
 
 def resolve(spec: LoraSpec) -> str | None:
     """Its revision as a commit; None for a local one. Raises ModelError, OfflineError."""
-    if spec.path is not None or COMMIT.fullmatch(spec.revision or ""):
-        return spec.revision
-    cached = _cached(spec)
-    if cached is not None:
-        return cached.parents[len(Path(_file(spec)).parts) - 1].name
-    hub = spec.on_hub
-    return str(ask_hub(hub, lambda it: it.HfApi().model_info(hub.id, revision=hub.revision)).sha)
+    return commit_of(spec.on_hub, _file(spec)) if spec.path is None else spec.revision
 
 
 def local_file(spec: LoraSpec) -> Path | None:
     """The file, or None where it must be downloaded first. Raises ModelError for one that is
     missing, is not safetensors, or is one of several."""
     if spec.path is None:
-        return _cached(spec)
+        return cached_file(spec.on_hub, _file(spec))
     path = spec.path / spec.file if spec.file else spec.path
     if path.is_dir():
         path = _only_one(spec, path)
@@ -132,14 +125,6 @@ def _identity(spec: LoraSpec) -> dict[str, Any]:
 
 def _file(spec: LoraSpec) -> str:
     return spec.file or USUAL
-
-
-def _cached(spec: LoraSpec) -> Path | None:
-    hub = spec.on_hub
-    found = ask_hub(
-        hub, lambda it: it.try_to_load_from_cache(hub.id, _file(spec), revision=hub.revision)
-    )
-    return Path(found) if isinstance(found, str) else None
 
 
 def _only_one(spec: LoraSpec, folder: Path) -> Path:

@@ -11,6 +11,7 @@ from runner.model.lora_files import LoraSpec, fetch
 from runner.model.packages import is_there
 from runner.model.safetensors_header import header_bytes, tensors
 from runner.plan import Plan
+from runner.units import install_line
 
 __all__ = ["lora_faults"]
 
@@ -37,7 +38,7 @@ def lora_faults(plan: Plan, configs: ModelConfigs) -> Iterator[Problem]:
         return
     place = plan.root.walk(("loras",)).place
     if not is_there("peft"):
-        yield Problem(place, "loras: needs peft; install it: pip install peft")
+        yield Problem(place, f"loras: needs peft; install it: {install_line('peft')}")
         return
     import diffusers
 

@@ -12,7 +12,9 @@ from runner.model.schedulers import name_and_options, with_scheduler
 from runner.model.schedules import schedule_fault
 from runner.model.signature import PipelineCall, fits
 from runner.model.source import class_of, installed, method_of
-from runner.plan import Plan, canonical
+from runner.plan import Plan
+from runner.prepare.setup import schedulers_in
+from runner.units import install_line
 
 __all__ = ["scheduler_faults"]
 
@@ -62,12 +64,7 @@ Value = str | Mapping[str, Any]
 
 def scheduler_faults(plan: Plan, call: PipelineCall, configs: ModelConfigs) -> Iterator[Problem]:
     """Of the model's own scheduler, where a prompt uses it, and of each that stands in for it."""
-
-    def keys(parameters: Mapping[str, Any]) -> list[str]:
-        return [canonical(parameters.get("scheduler"))]
-
-    for prompt, parameters, _ in plan.each_once(keys):
-        value = parameters.get("scheduler")
+    for prompt, value in schedulers_in(plan):
         if value is None:
             if fault := schedule_fault(call, configs.scheduler_class, configs.scheduler):
                 yield Problem(plan.manifest.model.id, fault)
@@ -164,7 +161,7 @@ def _trial_fault(configs: ModelConfigs, value: Value) -> str:
         first, zeros = scheduler.timesteps[0], torch.zeros(1, 4, 8, 8)
         scheduler.step(zeros, first, scheduler.scale_model_input(zeros, first))
     except ModuleNotFoundError as error:
-        return f"{name}: needs {error.name}; install it: pip install {error.name}"
+        return f"{name}: needs {error.name}; install it: {install_line(str(error.name))}"
     except ImportError as error:
         return f"{name}: {' '.join(str(error).split())[:300]}"
     except (NotImplementedError, ValueError) as error:

@@ -60,8 +60,6 @@ class Ladder:
     def _offload(self) -> bool:
         if self.device.type == "cpu" or "model offload" in self.kept:
             return False
-        if getattr(self.pipe, "hf_device_map", None) is not None:
-            self.pipe.reset_device_map()
         self.pipe.enable_model_cpu_offload(device=self.device)
         self.kept.append("model offload")
         return True

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from support.postscript import EPS, plant_ghostscript
 
 from runner.manifest.input_images import FORMATS, InputFaultError, InputFiles
 from runner.render.inputs import _opened
@@ -43,19 +44,14 @@ def test_what_was_found_in_a_file_is_held_on_to(tmp_path: Path) -> None:
 def test_no_program_is_started_for_an_input_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ghostscript = tmp_path / "gs"
-    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
-    ghostscript.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
-    words = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n"
-    (tmp_path / "a.png").write_bytes(words)
+    started = plant_ghostscript(tmp_path, monkeypatch)
+    (tmp_path / "a.png").write_bytes(EPS)
     files = InputFiles(str(tmp_path))
     with pytest.raises(InputFaultError, match="is no image that can be read"):
         files.size("a.png")
     with pytest.raises(InputFaultError, match="cannot be read as an image"):
         _opened(files, "a.png")
-    assert not (tmp_path / "started").exists()
+    assert not started.exists()
 
 
 @pytest.mark.parametrize("kind", FORMATS)
